@@ -1,4 +1,4 @@
-"""Train and measure language models: key-value attention against none and plain, at equal parameters.
+"""Train and measure language models: key-value attention against none, plain and an N-gram RNN, at equal parameters.
 
     python benchmarks/language.py --data FOLDER --runs runs/language
     python benchmarks/language.py --data FOLDER --runs runs/language --only multi30k/lm_key_value --seeds 1
@@ -6,7 +6,8 @@
 FOLDER holds `multi30k/task1/raw` (English: train, val, test_2016_flickr; lines in a new order for every epoch, as they do not belong
 together) and `flickr8k` (captions, the five of an image one after the other). Every step is a `regard` command or call: a run that is there
 already is resumed, or measured if it is finished. Each seed is also that of the lines' order. Writes language.json, rewritten after every
-run: for each model the median over its seeds, with the lowest and the highest.
+run: for each model the median over its seeds, with the lowest and the highest. Writes language_distance.json: the weight of each attention
+on the state 1, 2 ... 15 steps back, the mean over the seeds.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from harness import RESULTS, ROOT, machine, median, options, read, regard, sprea
 from regard.config import LanguageConfig, load_config
 from regard.data.lines import read_lines
 from regard.models import build_language_model
+from regard.tasks.attention_distance import attention_by_distance
 from regard.tasks.language_training import evaluate_language, open_language_run
 
 MODELS = {
@@ -29,11 +31,13 @@ MODELS = {
     "lm_plain": "plain",
     "lm_key_value": "key-value",
     "lm_key_value_predict": "key-value-predict",
+    "lm_ngram": "4-gram RNN",
 }
 SETS = {"multi30k": "Multi30k, English", "flickr8k": "Flickr8k captions"}
 SPLITS = ("train", "valid", "test")
 FIGURES = ("perplexity, continuous", "perplexity, separate", "bits per byte, continuous", "bits per byte, separate")
 MAX_APART = 0.01
+SHOWN = ((1, 1), (2, 2), (3, 3), (4, 5), (6, 10), (11, 15))
 
 
 def prepare(name: str, data: Path, folder: Path) -> dict[str, Path]:
@@ -62,11 +66,12 @@ def measure(name: str, model: str, seed: int, files: dict[str, Path], runs: Path
     run = runs / f"{name}-{model}-{seed}"
     words = ["--config", str(ROOT / "configs" / f"{model}.yaml"), "--text", str(files["train"]), "--valid-text", str(files["valid"])]
     regard("train", "lm", *words, "--out", str(run), f"training.seed={seed}", f"data.shuffle={str(name == 'multi30k').lower()}")
-    opened = open_language_run(run)
-    scores = {score.name: score.value for score in evaluate_language(opened, read_lines(files["test"]))}
+    opened, lines = open_language_run(run), list(read_lines(files["test"]))
+    scores = {score.name: score.value for score in evaluate_language(opened, lines)}
     training = training_of(run)
     parameters = sum(parameter.numel() for parameter in opened.model.parameters())
-    return {"scores": scores, "seconds": training.seconds, "updates": training.updates, "parameters": parameters}
+    figures = {"scores": scores, "seconds": training.seconds, "updates": training.updates, "parameters": parameters}
+    return {**figures, "distances": attention_by_distance(opened, lines)}
 
 
 def parameters(model: str) -> int:
@@ -93,6 +98,20 @@ def table(results: dict[str, dict[str, dict[str, Any]]]) -> tuple[list[str], lis
     return columns, rows
 
 
+def distance_table(results: dict[str, dict[str, dict[str, Any]]]) -> tuple[list[str], list[list[Any]]]:
+    """Return columns and rows of the weight by distance: a row for each set and model with attention that was measured so."""
+    names = [str(first) if first == last else f"{first}-{last}" for first, last in SHOWN]
+    rows = []
+    for name, model in itertools.product(SETS, MODELS):
+        found = [each["distances"] for each in results.get(f"{name}/{model}", {}).values() if each.get("distances")]
+        if found:
+            mean = [sum(weights) / len(found) for weights in zip(*found, strict=True)]
+            shares = [round(100 * sum(mean[first - 1 : last]), 1) for first, last in SHOWN]
+            far = sum(back * weight for back, weight in enumerate(mean, start=1))
+            rows.append([SETS[name], MODELS[model], *shares, round(far, 2), len(found)])
+    return ["text", "attention", *(f"{each} back, %" for each in names), "mean distance", "seeds"], rows
+
+
 def main() -> None:
     choices = [f"{name}/{model}" for name in SETS for model in MODELS]
     parser = options(__doc__, out=RESULTS / "language.json")
@@ -112,6 +131,10 @@ def main() -> None:
         "Continuous: the state is carried from line to line; separate: each line starts with an empty state. "
         f"{machine()}."
     )
+    far = (
+        "`python benchmarks/language.py`: share of the attention weight by distance, on the test text read as one stream; distance 1 "
+        "is the state just before the current one, 15 the last of the window."
+    )
     # All models of a seed before the next seed, so that whatever stops it, what is there can be compared.
     for seed in arguments.seeds:
         for each in arguments.only:
@@ -119,6 +142,7 @@ def main() -> None:
             files = prepare(name, arguments.data, arguments.runs)
             results.setdefault(each, {})[str(seed)] = measure(name, model, seed, files, arguments.runs)
             write(arguments.out, *table(results), note, runs=results)
+            write(arguments.out.with_name("language_distance.json"), *distance_table(results), far)
 
 
 if __name__ == "__main__":

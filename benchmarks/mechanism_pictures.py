@@ -226,6 +226,14 @@ def key_value(parts: int) -> Picture:
     return Picture(what, [over_source(weights)])
 
 
+def ngram() -> Picture:
+    parts = 3
+    states = torch.eye(SIZE).repeat(1, parts).unsqueeze(0)  # the part of a state says whose it is
+    taken = ops.ngram_parts(states, torch.zeros(1, parts - 1, parts * SIZE)).view(SIZE, parts, SIZE)
+    what = "nine source words: each output takes a part of the word itself, of the one before and of the one before that, at fixed weights"
+    return Picture(what, [over_source(taken.sum(1) / parts)])
+
+
 def area_names(longest: int) -> list[str]:
     return [" ".join(SOURCE[start : start + length]) for start, length in ops.area_spans(SIZE, longest).tolist()]
 
@@ -344,6 +352,7 @@ DRAWN: dict[str, Callable[[], Picture]] = {
     "structured self-attention": structured,
     "key-value attention": lambda: key_value(2),
     "key-value-predict attention": lambda: key_value(3),
+    "n-gram recurrent network": ngram,
     "area attention": lambda: areas(Areas(2), "two adjacent words can be attended as one"),
     "area attention on a grid": grid,
     "multi-head area attention": lambda: multihead(Areas(2)),

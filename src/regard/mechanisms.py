@@ -225,6 +225,14 @@ MECHANISMS = (
         _KEY_VALUE,
     ),
     Mechanism(
+        "n-gram recurrent network",
+        "N-gram RNN, 4-gram RNN: a part of each of the last states, no attention",
+        "NGramReadout, ops.ngram_parts",
+        "Daniluk 2017, 2.4",
+        "h_i = [h_i^1; ...; h_i^{N-1}]; h*_i = tanh(W_N [h_i^1; h_{i-1}^2; ...; h_{i-N+2}^{N-1}])",
+        Cost("O(B T D^2)", "O(B T D)"),
+    ),
+    Mechanism(
         "area attention",
         "1-D areas, Eq. 3 and 4",
         "Areas(max_area), ops.area_attention",

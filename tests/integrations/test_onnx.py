@@ -186,7 +186,7 @@ def test_a_captioner_gives_the_same_logits_and_weights(name: str, tmp_path: Path
     steps_agree(model, (images, cells), other, inputs, batch=3, within=TOLERANCE)
 
 
-@pytest.mark.parametrize("attention", ["none", "plain", "key_value", "key_value_predict"])
+@pytest.mark.parametrize("attention", ["none", "plain", "key_value", "key_value_predict", "ngram"])
 def test_a_language_model_gives_the_same_logits(attention: str, tmp_path: Path) -> None:
     torch.manual_seed(3)
     config = LanguageModelConfig(**cast(Any, {"embed_dim": 8, "hidden_size": 12, "window": 3, "num_layers": 2, "attention": attention}))

@@ -12,9 +12,9 @@ from torch import nn
 from regard.config import LanguageConfig, LanguageModelConfig, validate
 from regard.errors import ConfigError
 from regard.models import RecurrentLanguageModel, StreamState, build_language_model
-from tests.reference.key_value import attend
+from tests.reference.key_value import attend, ngram
 
-ATTENTIONS = {"none": 1, "plain": 1, "key_value": 2, "key_value_predict": 3}
+ATTENTIONS = {"none": 1, "plain": 1, "key_value": 2, "key_value_predict": 3, "ngram": 3}
 SIZE = 19
 
 
@@ -47,6 +47,8 @@ def test_the_model_is_that_of_the_paper(attention: str, tied: bool) -> None:
         found = built.decode(tokens, need_weights=True).weights
         assert found is not None
         np.testing.assert_allclose(found[0, :, 4:].detach().numpy(), table, atol=1e-12)
+    if built.ngram is not None:
+        expected = ngram(expected, 4, built.ngram.output.weight.detach().numpy())
     if built.project is not None:
         expected = expected @ built.project.weight.detach().numpy().T
     np.testing.assert_allclose(built.decode(tokens).readout[0].detach().numpy(), expected, atol=1e-12)
@@ -125,6 +127,8 @@ def test_nothing_is_remembered_before_the_beginning() -> None:
     assert [tuple(part.shape) for part in past] == [(2, 3, 12), (2, 3, 12), (3, 4, 12), (3, 4)]
     assert not past.mask.any()
     assert model("none").past(3).outputs.shape == (3, 0, 12)
+    assert model("ngram").past(3).outputs.shape == (3, 2, 12)
+    assert model("ngram", order=2).past(3).outputs.shape == (3, 0, 12)
 
 
 def test_rows_of_the_past_are_those_of_the_text() -> None:
@@ -151,7 +155,7 @@ def test_the_names_of_the_parameters_are_fixed() -> None:
     assert {name: tuple(tensor.shape) for name, tensor in model(num_layers=1).state_dict().items()} == expected
 
 
-@pytest.mark.parametrize(("attention", "parts"), [("key_value", 2), ("key_value_predict", 3)])
+@pytest.mark.parametrize(("attention", "parts"), [("key_value", 2), ("key_value_predict", 3), ("ngram", 3)])
 def test_a_hidden_size_that_cannot_be_split_is_refused(attention: str, parts: int) -> None:
     tree = {"model": {"attention": attention, "hidden_size": 7}}
     with pytest.raises(ConfigError, match=rf"model: hidden_size \(7\) must be a multiple of {parts} for attention {attention}"):

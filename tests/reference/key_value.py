@@ -1,4 +1,4 @@
-"""Key-value(-predict) attention of one sequence in float64 loops, written from Daniluk et al. 2017, sections 2.1 to 2.3."""
+"""Key-value(-predict) attention and the N-gram RNN of one sequence in float64 loops, from Daniluk et al. 2017, sections 2.1 to 2.4."""
 
 from __future__ import annotations
 
@@ -36,3 +36,16 @@ def attend(states, mask, parts, window, weights, normalizer="softmax"):
             read = read + table[i, j] * values[j]
         out.append(np.tanh(weights["W_r"] @ read + weights["W_x"] @ predictions[i]))
     return np.array(out), table
+
+
+def ngram(states, order, weight):
+    """states (T, D), W_N -> h* (T, D / (N - 1)); section 2.4."""
+    parts, width = order - 1, len(states[0]) // (order - 1)
+    out = []
+    for i in range(len(states)):
+        joined = []
+        for back in range(parts):
+            state = states[i - back] if i >= back else np.zeros(parts * width)
+            joined.extend(state[back * width : (back + 1) * width])
+        out.append(np.tanh(weight @ np.array(joined)))
+    return np.array(out)

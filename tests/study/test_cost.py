@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from regard.config import RunConfig, TranslationConfig, validate
+from regard.config import EntailmentConfig, LanguageConfig, RunConfig, TranslationConfig, validate
 from regard.config.captioning import CaptioningConfig
 from regard.config.study import cell_config, load_study, study_cells
 from regard.data.batching import collate
@@ -46,6 +46,25 @@ def test_the_count_is_that_of_the_products_that_are_done(name: str) -> None:
     assert 0.98 * (work.flops - work.attention) < counted < 1.02 * work.flops
     assert work.attention < 0.15 * work.flops
     assert work.parameters == sum(parameter.numel() for parameter in model.parameters())
+
+
+def test_the_count_of_labels_and_of_text_is_that_of_their_products() -> None:
+    settings = {"vocabulary": {"size": 500}, "training": {"batch_tokens": 600}}
+    config = validate({"task": "entailment", **settings, "model": {"embed_dropout": 0.0}}, "test", kind=EntailmentConfig)
+    model = build_for_run(config, source_size=500, target_size=500, classes=2, unknown=UNK).double()
+    texts, lengths = torch.randint(4, 500, (20, 30)), torch.full((20,), 30)
+    with FlopCounterMode(display=False) as counter:
+        model([texts, texts], [lengths, lengths], torch.zeros(20, dtype=torch.long)).loss.backward()
+    assert 0.95 * counter.get_total_flops() < training_cost(config).flops < 1.05 * counter.get_total_flops()
+
+    lm = validate({"task": "lm", **settings, "training": {"streams": 5, "chunk_length": 7}}, "test", kind=LanguageConfig)
+    assert training_cost(lm).tokens == 35
+    model = build_for_run(lm, source_size=500, target_size=500, classes=2, unknown=UNK).double()
+    text = torch.randint(4, 500, (5, 7))
+    with FlopCounterMode(display=False) as counter:
+        model(text, text, torch.full((5,), 7))[0].loss.backward()
+    # Not counted in advance: the products of attention.
+    assert 0.8 * counter.get_total_flops() < training_cost(lm).flops < 1.05 * counter.get_total_flops()
 
 
 def test_captions_that_share_an_image_cost_less() -> None:

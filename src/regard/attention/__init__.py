@@ -11,6 +11,7 @@ from regard.attention.hard import HardChoice, HardChoiceOutput, ScoreFunctionEst
 from regard.attention.indexed_memory import IndexedMemory, index_sources
 from regard.attention.key_value import KeyValueAttention, KeyValueMemory
 from regard.attention.multi_head import HeadMemory, MultiHeadAttention
+from regard.attention.ngram import NGramMemory, NGramReadout
 from regard.attention.nonlocal_block import NonLocal
 from regard.attention.recorder import RecordedWeights, record_weights
 from regard.attention.scores import AdditiveScore, ConcatScore, CosineScore, DotScore, GeneralScore, LocationScore, ScoreModule
@@ -40,6 +41,8 @@ __all__ = [
     "Memory",
     "MonotonicWindow",
     "MultiHeadAttention",
+    "NGramMemory",
+    "NGramReadout",
     "NonLocal",
     "PredictiveWindow",
     "RecordedWeights",

@@ -233,9 +233,15 @@ def _labels(run: Path, given: Mapping[str, Any]) -> tuple[dict[str, Any], list[s
 
 def _language(run: Path, given: Mapping[str, Any]) -> dict[str, Any]:
     from regard.data.lines import read_lines
+    from regard.tasks.attention_distance import attention_by_distance
     from regard.tasks.language_training import evaluate_language, open_language_run
 
-    scores = evaluate_language(open_language_run(run), list(read_lines(given["--text"])))
+    opened, lines = open_language_run(run), list(read_lines(given["--text"]))
+    scores, distances = evaluate_language(opened, lines), attention_by_distance(opened, lines)
     for score in scores:
         write_line(f"{score.name:<26}{score.value:9.3f} {score.unit:<10}{score.signature}")
-    return {"text": given["--text"], "scores": [asdict(score) for score in scores]}
+    report = {"text": given["--text"], "scores": [asdict(score) for score in scores]}
+    if distances is None:
+        return report
+    write_line("attention by distance     " + ", ".join(f"{back}: {100 * weight:.1f} %" for back, weight in enumerate(distances, start=1)))
+    return {**report, "attention_by_distance": distances}

@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 from regard.config.base import MAX_COUNT, MAX_LAYERS, MAX_LENGTH, MAX_SIZE, Frozen, NormalizerName, RunConfig, TrainingConfig
 
 PARTS: dict[str, Literal[1, 2, 3]] = {"none": 1, "plain": 1, "key_value": 2, "key_value_predict": 3}
-"""Number of parts into which each attention splits a hidden state."""
+"""Number of parts into which each attention splits a hidden state; `ngram` splits it into `order - 1`."""
 
 
 class LanguageDataConfig(Frozen):
@@ -33,7 +33,7 @@ class LanguageDataConfig(Frozen):
 
 
 class LanguageModelConfig(Frozen):
-    """LSTM language model, optionally with attention to its previous states (Daniluk et al. 2017).
+    """LSTM language model, optionally with attention to its previous states, or an N-gram RNN (Daniluk et al. 2017).
 
     Example:
         >>> LanguageModelConfig().attends, LanguageModelConfig(attention="none").attends
@@ -42,13 +42,18 @@ class LanguageModelConfig(Frozen):
 
     embed_dim: int = Field(default=256, ge=1, le=MAX_SIZE)
     hidden_size: int = Field(
-        default=512, ge=1, le=MAX_SIZE, description="of each LSTM layer; key_value splits it in 2, key_value_predict in 3"
+        default=512,
+        ge=1,
+        le=MAX_SIZE,
+        description="of each LSTM layer; split in 2 by key_value, 3 by key_value_predict, order - 1 by ngram",
     )
     num_layers: int = Field(default=1, ge=1, le=MAX_LAYERS)
-    attention: Literal["none", "plain", "key_value", "key_value_predict"] = Field(
-        default="key_value", description="use of a hidden state by later steps: none, one vector as key and value, or separate parts"
+    attention: Literal["none", "plain", "key_value", "key_value_predict", "ngram"] = Field(
+        default="key_value",
+        description="use of a hidden state by later steps: none, one vector as key and value, separate parts, or (ngram) one part per step",
     )
     normalizer: NormalizerName = Field(default="softmax", description="sparsemax, entmax15: many attention weights are exactly 0")
+    order: int = Field(default=4, ge=2, le=MAX_LAYERS, description="N of ngram: the last N - 1 states predict")
     window: int = Field(default=15, ge=1, le=MAX_SIZE, description="L: number of previous states to attend to")
     tie_embeddings: bool = Field(default=True, description="output layer = embedding")
     dropout: float = Field(default=0.3, ge=0.0, lt=1.0, description="on embeddings, between layers and before the output layer")
@@ -56,16 +61,19 @@ class LanguageModelConfig(Frozen):
 
     @model_validator(mode="after")
     def _check(self) -> LanguageModelConfig:
-        if self.hidden_size % PARTS[self.attention]:
-            raise ValueError(
-                f"hidden_size ({self.hidden_size}) must be a multiple of {PARTS[self.attention]} for attention {self.attention}"
-            )
+        if self.hidden_size % self.parts:
+            raise ValueError(f"hidden_size ({self.hidden_size}) must be a multiple of {self.parts} for attention {self.attention}")
         return self
+
+    @property
+    def parts(self) -> int:
+        """Number of parts of a hidden state."""
+        return self.order - 1 if self.attention == "ngram" else PARTS[self.attention]
 
     @property
     def attends(self) -> bool:
         """Whether there is attention to show."""
-        return self.attention != "none"
+        return self.attention not in ("none", "ngram")
 
 
 class LanguageTrainingConfig(TrainingConfig):

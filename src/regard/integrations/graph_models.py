@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import nn
 
-from regard.attention import KeyValueAttention
+from regard.attention import KeyValueAttention, NGramReadout
 from regard.errors import ConfigError
 from regard.integrations.graph import ModelGraphs, Value
 from regard.integrations.graph_captions import caption_graphs, show_graphs
@@ -62,8 +62,21 @@ def _language(model: RecurrentLanguageModel, maps: bool) -> ModelGraphs:
     top, weights = layers[-1][0], None
     if model.attention is not None:
         top, weights = _recent(generator, model.attention, top, batch)
+    if model.ngram is not None:
+        top = _ngram(generator, model.ngram, top, batch)
     readout = top if model.project is None else linear(model.project, top)
     return generator.finish(model.output, readout, weights, 0 if model.attention is None else model.attention.window)
+
+
+def _ngram(generator: Generator, readout: NGramReadout, state: Value, batch: Value) -> Value:
+    step, window, dim = generator.step, readout.window, readout.input_dim
+    if window:
+        past = generator.state("past", generator.encoder.zeros(batch, 1, window, dim), window, dim)
+        whole, width = step.concat([past, state.unsqueeze(2)], 2), dim // (window + 1)  # (B, K, N - 1, D), oldest first
+        places = [whole.cut(2, window - back, window - back + 1) for back in range(window + 1)]
+        state = step.concat([place.cut(-1, back * width, (back + 1) * width).squeeze(2) for back, place in enumerate(places)], 2)
+        generator.carry("past", whole.cut(2, 1, window + 1), window, dim)
+    return linear(readout.output, state).tanh()
 
 
 def _recent(generator: Generator, attention: KeyValueAttention, state: Value, batch: Value) -> tuple[Value, Value]:

@@ -1,4 +1,4 @@
-"""LSTM language model, optionally with attention to its last states."""
+"""LSTM language model, optionally with attention to its last states, or an N-gram RNN."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from regard import ops
-from regard.attention import KeyValueAttention, KeyValueMemory
+from regard.attention import AttentionOutput, KeyValueAttention, KeyValueMemory, NGramMemory, NGramReadout
 from regard.config import LanguageModelConfig
 from regard.config.language import PARTS
 from regard.constructor_checks import Share, checked
@@ -26,7 +26,7 @@ class StreamState(NamedTuple):
     Attributes:
         hidden: (N, B, H) of N layers.
         cell: (N, B, H).
-        outputs: (B, L, H) the last L states of the top layer, oldest first; L is 0 without attention.
+        outputs: (B, L, H) the last L states of the top layer, oldest first; 0 if none is read later.
         mask: (B, L) bool, False before the beginning of the text.
     """
 
@@ -46,11 +46,11 @@ class LanguageModelState:
 
     Attributes:
         layers: hidden and cell, each (B, K, H), per LSTM layer.
-        memory: the keys and values of the last L states of B K hypotheses, or None without attention.
+        memory: the keys and values, or the states, of the last L steps of B K hypotheses; None if no state is read later.
     """
 
     layers: Layers
-    memory: KeyValueMemory | None
+    memory: KeyValueMemory | NGramMemory | None
 
     def select(self, rows: Tensor, beams: Tensor) -> LanguageModelState:
         """Keep prompts `rows` (B',) and their hypotheses `beams` (B', K')."""
@@ -77,20 +77,21 @@ class LanguageModelOutput(NamedTuple):
 class RecurrentLanguageModel(nn.Module):
     """Predict each token of a text from those before it.
 
-        h_i = LSTM(E y_i, h_{i-1});  h*_i = attention(h_{i-L} .. h_i), or h_i;  p(y_{i+1}) = softmax(W P h*_i + b)
+        h_i = LSTM(E y_i, h_{i-1});  h*_i = attention(h_{i-L} .. h_i), N-gram parts, or h_i;  p(y_{i+1}) = softmax(W P h*_i + b)
 
-    Daniluk et al. 2017 (arXiv:1702.04521), sections 2.1 to 2.3. P maps h*_i to the embedding size for a tied W (Press and Wolf 2017);
+    Daniluk et al. 2017 (arXiv:1702.04521), sections 2.1 to 2.4. P maps h*_i to the embedding size for a tied W (Press and Wolf 2017);
     omitted if sizes agree or W is not tied.
 
     Differs from the paper: W may be tied, and there is dropout on embeddings, between layers and before the output layer.
 
-    Parameters: embedding.weight (V, E); stack.* see `RecurrentStack`; attention.* see `KeyValueAttention`; project.weight (E, d), P;
+    Parameters: embedding.weight (V, E); stack.* see `RecurrentStack`; attention.* see `KeyValueAttention`; ngram.* see
+    `NGramReadout`; project.weight (E, d), P;
     output.weight (V, R), output.bias (V,).
 
     Args:
         embedding: (V, E).
         stack: LSTM layers over it.
-        attention: to the last states of the top layer, or None.
+        readout: attention to the last states of the top layer, or their N-gram parts; None: the state itself.
         project: P, or None.
         output: readout to vocabulary; its weight may be the embedding's.
         dropout: 0 to below 1.
@@ -110,7 +111,7 @@ class RecurrentLanguageModel(nn.Module):
         self,
         embedding: nn.Embedding,
         stack: RecurrentStack,
-        attention: KeyValueAttention | None,
+        readout: KeyValueAttention | NGramReadout | None,
         project: ops.Linear | None,
         output: ops.Linear,
         *,
@@ -119,7 +120,8 @@ class RecurrentLanguageModel(nn.Module):
         super().__init__()
         self.embedding = embedding
         self.stack = stack
-        self.attention = attention
+        self.attention = readout if isinstance(readout, KeyValueAttention) else None
+        self.ngram = readout if isinstance(readout, NGramReadout) else None
         self.project = project
         self.output = output
         self.dropout = nn.Dropout(dropout)
@@ -131,7 +133,7 @@ class RecurrentLanguageModel(nn.Module):
 
     def past(self, batch_size: int) -> StreamState:
         """Return the initial, empty state."""
-        count, size, window = len(self.stack.cells), self.stack.hidden_size, self.attention.window if self.attention is not None else 0
+        count, size, window = len(self.stack.cells), self.stack.hidden_size, self._window
         zeros = self.output.weight.new_zeros(count, batch_size, size)
         outputs = zeros.new_zeros(batch_size, window, size)
         return StreamState(zeros, zeros, outputs, torch.zeros(batch_size, window, dtype=torch.bool, device=zeros.device))
@@ -154,16 +156,14 @@ class RecurrentLanguageModel(nn.Module):
                 states, last = self._layer(index, states, (past.hidden[index], past.cell[index]))
                 hidden.append(last[0])
                 cell.append(last[1])
-        left, mask, weights = past.outputs, past.mask, None
-        readout = states
-        if self.attention is not None:
-            memory = self.attention.memory(past.outputs, key_mask=past.mask)
-            found, _ = self.attention.step(states, memory, need_weights=need_weights)
-            readout, weights = found.context, found.weights
-            window = self.attention.window
+        left, mask = past.outputs, past.mask
+        if self._window:
             left = torch.cat([past.outputs, states], 1)[:, states.shape[1] :]
-            mask = torch.cat([past.mask, past.mask.new_ones(inputs.shape)], 1)[:, -window:]
-        return LanguageModelOutput(self._read(readout), StreamState(torch.stack(hidden), torch.stack(cell), left, mask), weights)
+            mask = torch.cat([past.mask, past.mask.new_ones(inputs.shape)], 1)[:, states.shape[1] :]
+        found = self._combine(states, past, need_weights)
+        return LanguageModelOutput(
+            self._read(found.context), StreamState(torch.stack(hidden), torch.stack(cell), left, mask), found.weights
+        )
 
     def forward(
         self, inputs: Tensor, goals: Tensor, lengths: Tensor, past: StreamState | None = None, *, label_smoothing: float = 0.0
@@ -184,15 +184,22 @@ class RecurrentLanguageModel(nn.Module):
         """Return the initial state, one hypothesis per prompt."""
         past = self.past(batch_size)
         layers = tuple((hidden.unsqueeze(1), cell.unsqueeze(1)) for hidden, cell in zip(past.hidden, past.cell, strict=True))
-        return LanguageModelState(layers, None if self.attention is None else self.attention.memory(past.outputs, key_mask=past.mask))
+        reader = self.ngram if self.attention is None else self.attention
+        return LanguageModelState(layers, None if reader is None else reader.memory(past.outputs, key_mask=past.mask))
 
     def step(self, tokens: Tensor, state: LanguageModelState) -> tuple[Tensor, Tensor | None, LanguageModelState]:
         """Decode the last token of each hypothesis (B, K): logits (B, K, V), None, and the new state."""
         layers = self.stack(self.stack.project(self.dropout(self.embedding(tokens))), state.layers)
         top, memory = layers[-1][0], state.memory
-        if self.attention is not None and memory is not None:
-            attended, memory = self.attention.step(top.flatten(0, 1).unsqueeze(1), memory)
-            top = attended.context.view(*tokens.shape, -1)
+        if memory is not None:
+            new = top.flatten(0, 1).unsqueeze(1)
+            if isinstance(memory, KeyValueMemory):
+                assert self.attention is not None
+                found, memory = self.attention.step(new, memory)
+            else:
+                assert self.ngram is not None
+                found, memory = self.ngram.step(new, memory)
+            top = found.context.view(*tokens.shape, -1)
         return self.logits(self._read(top)), None, LanguageModelState(layers, memory)
 
     def logits(self, readout: Tensor) -> Tensor:
@@ -207,6 +214,18 @@ class RecurrentLanguageModel(nn.Module):
             last = cell(gates, last)
             outputs.append(last[0])
         return torch.stack(outputs, 1) if outputs else states.new_zeros(*states.shape[:2], self.stack.hidden_size), last
+
+    @property
+    def _window(self) -> int:
+        reader = self.ngram if self.attention is None else self.attention
+        return 0 if reader is None else reader.window
+
+    def _combine(self, states: Tensor, past: StreamState, need_weights: bool) -> AttentionOutput:
+        if self.attention is not None:
+            return self.attention.step(states, self.attention.memory(past.outputs, key_mask=past.mask), need_weights=need_weights)[0]
+        if self.ngram is not None:
+            return self.ngram.step(states, self.ngram.memory(past.outputs, key_mask=past.mask))[0]
+        return AttentionOutput(states, None)
 
     def _read(self, states: Tensor) -> Tensor:
         return self.dropout(states if self.project is None else self.project(states))
@@ -225,12 +244,15 @@ def build_language_model(config: LanguageModelConfig, *, vocab_size: int) -> Rec
     """
     embedding = ScaledEmbedding(vocab_size, config.embed_dim)
     stack = RecurrentStack("lstm", config.embed_dim, config.hidden_size, num_layers=config.num_layers, extra_dim=0, dropout=config.dropout)
-    parts, attention = PARTS[config.attention], None
-    if config.attends:
-        attention = KeyValueAttention(
+    readout = None
+    if config.attention == "ngram":
+        readout = NGramReadout(config.hidden_size, config.order)
+    elif config.attends:
+        parts = PARTS[config.attention]
+        readout = KeyValueAttention(
             config.hidden_size, config.window, parts=parts, dropout=config.attention_dropout, normalizer=config.normalizer
         )
-    size = config.hidden_size // parts
+    size = config.hidden_size // config.parts
     project = None
     if config.tie_embeddings and size != config.embed_dim:
         project, size = ops.Linear(size, config.embed_dim, bias=False), config.embed_dim
@@ -238,4 +260,4 @@ def build_language_model(config: LanguageModelConfig, *, vocab_size: int) -> Rec
     nn.init.zeros_(output.bias)
     if config.tie_embeddings:
         output.weight = embedding.weight
-    return RecurrentLanguageModel(embedding, stack, attention, project, output, dropout=config.dropout)
+    return RecurrentLanguageModel(embedding, stack, readout, project, output, dropout=config.dropout)

@@ -25,6 +25,7 @@ from regard.ops.linear import Linear, bfloat16_path, cached_by_owner, joint_line
 from regard.ops.link_loss import link_loss
 from regard.ops.masks import block_mask, causal_mask, length_mask, window_mask
 from regard.ops.materialized_areas import AreaWeights, area_keys, area_mask, area_softmax, area_values, item_weights
+from regard.ops.ngram import ngram_parts
 from regard.ops.nonfinite import FiniteKeyValue, mask_nonfinite
 from regard.ops.nonlocal_attention import NonLocalResult, nonlocal_attention
 from regard.ops.reference import AreaResult
@@ -92,6 +93,7 @@ __all__ = [
     "masked_softmax",
     "matmul_path",
     "native_takes_items",
+    "ngram_parts",
     "nonlocal_attention",
     "normalize",
     "normalized_weights",

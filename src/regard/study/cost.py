@@ -10,6 +10,8 @@ from torch import nn
 
 from regard.config.base import RunConfig
 from regard.config.captioning import CaptioningConfig, FeaturesConfig, SmallCNNConfig
+from regard.config.classification import ClassificationConfig, EntailmentConfig
+from regard.config.language import LanguageConfig
 from regard.config.models import CrossedConfig, RNNConfig, TransformerConfig
 from regard.config.study import StudyCell, StudyConfig, cell_config, study_cells
 from regard.config.translation import TranslationConfig
@@ -87,7 +89,7 @@ def training_cost(config: RunConfig) -> TrainingCost:
         >>> work.parameters, round(work.flops / 1e12, 1)
         (63082496, 6.2)
     """
-    size, tokens = config.vocabulary.size, config.training.batch_tokens * config.training.gradient_accumulation_steps
+    size, tokens = config.vocabulary.size, _batch_tokens(config) * config.training.gradient_accumulation_steps
     with meta_device():
         model = build_for_run(config, source_size=size, target_size=size, classes=2, unknown=UNK)
     positions = _positions(config, tokens)
@@ -123,6 +125,12 @@ def estimate(study: StudyConfig, *, beside: Path) -> tuple[list[str], list[list[
     return columns, rows
 
 
+def _batch_tokens(config: RunConfig) -> int:
+    if isinstance(config, LanguageConfig) and config.data.context == "continuous":
+        return config.training.streams * config.training.chunk_length
+    return config.training.batch_tokens
+
+
 def _positions(config: RunConfig, tokens: int) -> dict[str, float]:
     # Source positions, target positions and sentences of an update.
     if isinstance(config, CaptioningConfig):
@@ -130,6 +138,8 @@ def _positions(config: RunConfig, tokens: int) -> dict[str, float]:
         images = captions / config.data.captions_per_image
         return {"source": images * _cells(config), "target": tokens, "once": images, "length": _cells(config)}
     length = LENGTH.get(config.vocabulary.kind, SUBWORDS)
+    if isinstance(config, EntailmentConfig):  # a batch counts the longer of two texts
+        return {"source": 2 * tokens, "target": tokens, "once": tokens / length, "length": length}
     return {"source": tokens, "target": tokens, "once": tokens / length, "length": length}
 
 
@@ -149,8 +159,9 @@ def _products(name: str, parameter: nn.Parameter, positions: Mapping[str, float]
     if isinstance(config, CaptioningConfig) and name.startswith("image_encoder.stages."):
         side = -(-config.image.size // 2 ** (int(name.split(".")[2]) + 1))
         return parameter.numel() * side * side * positions["once"]
-    at_source = ("encoder.", "image_encoder.", "project.")
-    if name.startswith(("bridge.", "decoder.first_")):
+    labels = isinstance(config, ClassificationConfig | EntailmentConfig)
+    at_source = ("encoder.", "pooling.") if labels else ("encoder.", "image_encoder.", "project.")
+    if name.startswith(("fusion.", "head.") if labels else ("bridge.", "decoder.first_")):
         place = "once"
     elif name.startswith(at_source) or (("cross_attention." in name or "score." in name) and (".key." in name or ".value." in name)):
         place = "source"
