@@ -5,6 +5,7 @@
     python benchmarks/fill_tables.py
 
 Writes docs/results/study_NAME.json for each name, study_NAME_length.json where a study has BLEU by source length in words, and
+study_NAME_loss.json, the validation loss by evaluation, where a study measures checkpoints, and
 study_findings.json: the verdict on each hypothesis of all studies whose results are there. Times and memory stay in the study's own report:
 the machine may have run other programs. docs/results/studies/NAME keeps that report with the settings and the results of
 every run; its pages share one style sheet. This rewrites reports and tables without training, for instance with other published
@@ -60,6 +61,35 @@ def tables(name: str, reports: Path, out: Path) -> None:
         ]
         note = "BLEU by source length in words, mean over the runs."
         write(out / f"study_{name}_length.json", ["data", "variant", *ranges], lengths, note)
+
+
+def loss_table(name: str, kept: Path, out: Path) -> None:
+    """Write the validation loss of each variant at each evaluation, and its difference from the baseline, for the seeds that both have."""
+    study = load_study(ROOT / "studies" / f"{name}.yaml", data="data")
+    baseline = study.compared_with
+    others = [variant for variant in study.variants if variant != baseline]
+    rows: list[list[Any]] = []
+    for data in study.data:
+        curves = {
+            (variant, seed): _losses(kept / name / "results" / f"{data}-{variant}-{seed}.json")
+            for variant in study.variants
+            for seed in study.seeds
+        }
+        for variant in others:
+            seeds = [seed for seed in study.seeds if curves[variant, seed] and curves[baseline, seed]]
+            for number in range(min((len(curves[each, seed]) for each in (variant, baseline) for seed in seeds), default=0)):
+                pairs = [(curves[baseline, seed][number], curves[variant, seed][number]) for seed in seeds]
+                means = [round(sum(values) / len(values), 3) for values in zip(*pairs, strict=True)]
+                apart = ", ".join(f"{other - own:+.3f}" for own, other in pairs)
+                rows.append([study.data[data].title or data, number + 1, study.variants[variant].title or variant, *means, apart])
+    note = f"`python benchmarks/studies.py`: loss per token on the validation set, in nats, the mean over the seeds that both have."
+    named = study.variants[baseline].title or baseline
+    columns = ["data", "epoch", "variant", f"loss of {named}", "loss of the variant", "difference, by seed"]
+    write(out / f"study_{name}_loss.json", columns, rows, note)
+
+
+def _losses(path: Path) -> list[float]:
+    return [point["loss"] for point in read(path)["curve"]] if path.exists() else []
 
 
 def report_again(name: str, kept: Path, reports: Path) -> None:
@@ -125,6 +155,8 @@ def main() -> None:
                 keep(name, arguments.runs, kept)
             report_again(name, kept, Path(folder))
             tables(name, Path(folder), arguments.out)
+            if load_study(ROOT / "studies" / f"{name}.yaml", data="data").checkpoints:
+                loss_table(name, kept, arguments.out)
     write_findings(arguments.out)
 
 

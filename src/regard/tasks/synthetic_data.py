@@ -11,11 +11,12 @@ from regard.data.parallel import write_parallel
 from regard.data.synthetic.dates import DateExample, split_dates
 from regard.data.synthetic.scene_files import write_scenes
 from regard.data.synthetic.scene_sentences import generate_scene_sentences, write_scene_sentences
-from regard.data.synthetic.scenes import generate_scenes
+from regard.data.synthetic.scenes import SceneSettings, generate_scenes
 from regard.data.synthetic.toys import ToyExample, generate_toys
 from regard.errors import ConfigError
 
-GeneratedSetName = Literal["dates", "copy", "reverse", "sort", "scenes", "scene-sentences"]
+SIZES = SceneSettings(objects=(2, 2), cells=(1, 2, 3))
+GeneratedSetName = Literal["dates", "copy", "reverse", "sort", "scenes", "scene-sizes", "scene-sentences"]
 
 
 def generate(kind: GeneratedSetName, folder: str | Path, *, train: int, test: int, seed: int) -> list[Path]:
@@ -27,11 +28,13 @@ def generate(kind: GeneratedSetName, folder: str | Path, *, train: int, test: in
     *scenes* are images with captions: train.tsv and test.tsv, their images in the folders train and test, and train.regions.jsonl and
     test.regions.jsonl with what is where (`regard.data.synthetic.scene_files.write_scenes`).
 
+    *scene-sizes* are scenes whose objects cover 1, 2 x 2 or 3 x 3 cells of 8 pixels, for areas of a grid.
+
     *scene-sentences* are images, sentences with two blanks and the words for these, for a model of two inputs: train.images, train.source,
     train.target and train.regions.jsonl, and the same of test (`regard.data.synthetic.scene_sentences.write_scene_sentences`).
 
     Args:
-        kind: "dates", "copy", "reverse", "sort", "scenes" or "scene-sentences".
+        kind: "dates", "copy", "reverse", "sort", "scenes", "scene-sizes" or "scene-sentences".
         folder: created if needed.
         train: training pairs or images, at least 1.
         test: test pairs or images, at least 1.
@@ -54,9 +57,10 @@ def generate(kind: GeneratedSetName, folder: str | Path, *, train: int, test: in
         raise ConfigError(f"expected at least 1 training and 1 test pair, found {train} and {test}")
     folder = Path(folder)
     written: list[Path] = []
-    if kind == "scenes":
+    if kind == "scenes" or kind == "scene-sizes":
+        settings = SIZES if kind == "scene-sizes" else None
         for name, count, start in (("train", train, 0), ("test", test, train)):
-            written += write_scenes(folder, name, generate_scenes(count, seed=seed, start=start))
+            written += write_scenes(folder, name, generate_scenes(count, seed=seed, start=start, settings=settings))
         return written
     if kind == "scene-sentences":
         for name, count, start in (("train", train, 0), ("test", test, train)):

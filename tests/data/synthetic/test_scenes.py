@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -272,3 +274,37 @@ def test_scenes_that_cannot_be_written_or_read_are_errors(tmp_path: Path) -> Non
         path.write_text(line)
         with pytest.raises(DataError, match=message):
             read_scenes(path)
+
+
+def test_objects_on_cells_cover_whole_cells_and_differ_in_size() -> None:
+    settings = SceneSettings(size=40, objects=(1, 2), cells=(1, 2, 3), cell=5)
+    sizes = set()
+    for scene in generate_scenes(200, seed=3, settings=settings):
+        cells: set[tuple[int, int]] = set()
+        sides = []
+        for thing in scene.objects:
+            side = -(-(2 * thing.radius + 1) // 5)
+            left, top = thing.x - thing.radius, thing.y - thing.radius
+            assert left % 5 == top % 5 == 0
+            assert 5 * side - (2 * thing.radius + 1) in (0, 1)
+            cells |= {(left // 5 + x, top // 5 + y) for x in range(side) for y in range(side)}
+            sides.append(side)
+        assert len(set(sides)) == len(sides)
+        assert len(cells) == sum(side**2 for side in sides), "objects share no cell"
+        sizes |= set(sides)
+    assert sizes == {1, 2, 3}
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"cell": 7}, "cell 7: expected 5 or more, a divisor of size 64"),
+        ({"cell": 4}, "cell 4: expected 5 or more"),
+        ({"cells": (1, 1, 2)}, "none twice"),
+        ({"cells": (2,)}, "expected 2 or more sizes"),
+        ({"cells": (1, 6)}, "2 objects cover 37 of 64 cells, too many"),
+    ],
+)
+def test_cells_that_do_not_fit_are_refused(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        SceneSettings(**{"objects": (2, 2), "cells": (1, 2), **settings})

@@ -49,6 +49,9 @@ class SceneSettings:
         size: height and width of the canvas in pixels.
         objects: least and greatest number of objects; each number between them is as likely.
         radius: least and greatest radius in pixels; an object of radius r fills a square of 2r + 1 pixels.
+        cells: sizes in cells of a grid instead: an object of size k covers k x k whole cells but for a row and a column of pixels at most.
+            The objects of a scene differ in size. Empty: sizes and places are drawn by `radius`.
+        cell: pixels of a cell, 5 or more, a divisor of `size`.
         captions: different true captions for each scene, or as many as there are.
         colours: to draw from, names of `COLOURS`, at least as many as objects.
         shapes: to draw from, names of `SHAPES`; they may repeat within a scene.
@@ -68,10 +71,12 @@ class SceneSettings:
     captions: int = 1
     colours: tuple[str, ...] = tuple(COLOURS)
     shapes: tuple[str, ...] = SHAPES
+    cells: tuple[int, ...] = ()
+    cell: int = 8
 
     def __post_init__(self) -> None:
         # A configuration read from JSON or YAML has lists here.
-        for name in ("objects", "radius", "colours", "shapes"):
+        for name in ("objects", "radius", "colours", "shapes", "cells"):
             object.__setattr__(self, name, tuple(getattr(self, name)))
         for name, known in (("colours", COLOURS), ("shapes", SHAPES)):
             chosen = getattr(self, name)
@@ -85,10 +90,24 @@ class SceneSettings:
             raise ConfigError(f"colours {self.colours}: expected {self.objects[1]} or more")
         if self.captions < 1:
             raise ConfigError(f"captions {self.captions}: expected 1 or more")
+        if self.cells:
+            self._check_cells()
+            return
         needed = self.objects[1] * (2 * self.radius[1] + 1 + GAP) ** 2
         if needed > MAX_COVER * self.size**2 and not (self.objects[1] == 1 and 2 * self.radius[1] < self.size):
             least = int(np.ceil((needed / MAX_COVER) ** 0.5))
             raise ConfigError(f"size {self.size}: expected {least} or more for {self.objects[1]} objects of radius {self.radius[1]}")
+
+    def _check_cells(self) -> None:
+        if self.cell < 5 or self.size % self.cell:
+            raise ConfigError(f"cell {self.cell}: expected 5 or more, a divisor of size {self.size}")
+        if min(self.cells) < 1 or len(set(self.cells)) < max(len(self.cells), self.objects[1]):
+            raise ConfigError(f"cells {self.cells}: expected {self.objects[1]} or more sizes of 1 or more cells, none twice")
+        needed = sum(side**2 for side in sorted(self.cells)[-self.objects[1] :])
+        if needed > MAX_COVER * (self.size // self.cell) ** 2:
+            raise ConfigError(
+                f"cells {self.cells}: {self.objects[1]} objects cover {needed} of {(self.size // self.cell) ** 2} cells, too many"
+            )
 
 
 class SceneObject(NamedTuple):
@@ -266,6 +285,8 @@ def _objects(generator: random.Random, settings: SceneSettings) -> tuple[SceneOb
     number = generator.randint(*settings.objects)
     colours = generator.sample(settings.colours, number)
     shapes = [generator.choice(settings.shapes) for _ in colours]
+    if settings.cells:
+        return _on_cells(generator, settings, colours, shapes)
     radii = [generator.randint(*settings.radius) for _ in colours]
     while True:
         places: list[tuple[int, int, int]] = []
@@ -276,6 +297,22 @@ def _objects(generator: random.Random, settings: SceneSettings) -> tuple[SceneOb
             places.append((x, y, radius))
         else:
             return tuple(SceneObject(c, s, *place) for c, s, place in zip(colours, shapes, places, strict=True))
+
+
+def _on_cells(generator: random.Random, settings: SceneSettings, colours: list[str], shapes: list[str]) -> tuple[SceneObject, ...]:
+    sides, count = generator.sample(settings.cells, len(colours)), settings.size // settings.cell
+    while True:
+        taken: set[tuple[int, int]] = set()
+        corners = [(generator.randint(0, count - side), generator.randint(0, count - side)) for side in sides]
+        for (left, top), side in zip(corners, sides, strict=True):
+            taken |= {(left + x, top + y) for x in range(side) for y in range(side)}
+        if len(taken) == sum(side**2 for side in sides):
+            break
+    objects = []
+    for colour, shape, (left, top), side in zip(colours, shapes, corners, sides, strict=True):
+        radius = (side * settings.cell - 1) // 2
+        objects.append(SceneObject(colour, shape, left * settings.cell + radius, top * settings.cell + radius, radius))
+    return tuple(objects)
 
 
 @cache

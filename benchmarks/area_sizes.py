@@ -1,0 +1,152 @@
+"""Do areas choose their size? Captioners with areas on scenes whose objects cover 1, 2 x 2 or 3 x 3 cells.
+
+    python benchmarks/area_sizes.py --runs runs/area_sizes
+
+Trains captioners that attend to rectangles of up to 3 x 3 cells (a run that is there already is resumed, or measured if it is finished).
+Each reads new scenes of two objects of different sizes with their true captions. For the colour and shape words of each object it takes
+the rectangle of the largest weight. Writes area_sizes.json, rewritten after every run: how many cells that rectangle has, by the size of
+the object, and whether it has more for the larger object of a scene, tested over seeds and scenes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from harness import RESULTS, machine, options, regard, write
+from scenes import COMMON, TRANSFORMER, conventional
+
+from regard.data.synthetic.scene_files import read_scenes, write_scenes
+from regard.data.synthetic.scenes import Scene, generate_scenes
+from regard.metrics.seeds import compare_seeds, run_score
+from regard.ops import area_spans
+from regard.study.findings import p_text
+from regard.tasks.captioning_prediction import Captioner
+from regard.tasks.synthetic_data import SIZES
+
+SETTINGS = [*COMMON, *TRANSFORMER, "model.encoder.channels=[16, 24, 48]", "model.encoder.depth=[0, 0, 1]"]
+SETTINGS += ["model.area.height=3", "model.area.width=3", "training.batch_tokens=400"]
+MODELS = {
+    "mean": ("mean keys, summed values (Eq. 3, 4)", []),
+    "features": ("area features (Eq. 9), summed values", ["model.area.key_mode=features"]),
+    "mean_values": ("mean keys, mean values", ["model.area.value_mode=mean"]),
+}
+
+
+class Choice(NamedTuple):
+    """The rectangle of the largest weight for a word: its cells, the cells of the object, and the share of both in the cells of either."""
+
+    scene: int
+    chosen: int
+    object: int
+    overlap: float
+
+
+def write_set(folder: Path, name: str, count: int, start: int) -> Path:
+    """Write scenes with the one caption that the image decides, unless they are there; return the file of captions."""
+    captions = folder / f"{name}.tsv"
+    if not captions.exists():
+        drawn = generate_scenes(count, seed=1, start=start, settings=SIZES)
+        write_scenes(folder, name, [dataclasses.replace(scene, captions=(conventional(scene),)) for scene in drawn])
+    return captions
+
+
+def choices(captioner: Captioner, folder: Path, scenes: Sequence[Scene]) -> list[Choice]:
+    """Return the heaviest rectangle of each word that names an object, with the true caption given."""
+    found, cell = [], SIZES.cell
+    for number, scene in enumerate(scenes):
+        (caption,) = scene.captions
+        maps = captioner.record(folder / "test" / f"{number:06}.png", text=caption).maps
+        areas = next(each.areas for each in maps if each.areas is not None)  # of the only layer
+        heaviest = np.asarray(areas.weights).mean(0).argmax(-1)  # (T,)
+        for place, named in enumerate(scene.grounding(caption)):
+            if named is None:
+                continue
+            top, left, height, width = np.asarray(areas.extents)[heaviest[place]].tolist()
+            thing = scene.objects[named]
+            side = (2 * thing.radius + 2) // cell
+            row, column = (thing.y - thing.radius) // cell, (thing.x - thing.radius) // cell
+            shared = max(0, min(top + height, row + side) - max(top, row)) * max(0, min(left + width, column + side) - max(left, column))
+            found.append(Choice(number, height * width, side**2, shared / (height * width + side**2 - shared)))
+    return found
+
+
+def contrast(found: Sequence[Choice], scenes: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return (N, 2) sums and counts per scene of the rectangle's cells, for the larger and for the smaller object."""
+    sums = np.zeros((2, scenes, 2))
+    for number in range(scenes):
+        own = [each for each in found if each.scene == number]
+        large = max((each.object for each in own), default=0)
+        for each in own:
+            sums[int(each.object < large), number] += (each.chosen, 1)
+    return sums[0], sums[1]
+
+
+def table(results: dict[str, list[list[Choice]]], scenes: int, grid: tuple[int, int]) -> tuple[list[str], list[list[Any]]]:
+    """Return columns and rows: a row for each model."""
+    sizes = (1, 4, 9)
+    columns = ["areas", *(f"cells for an object of {size}" for size in sizes), "overlap, %", "larger less smaller", "95 % interval", "p"]
+    columns += ["over", "seeds"]
+    rows: list[list[Any]] = []
+    for name, runs in results.items():
+        means = [float(np.mean([each.chosen for run in runs for each in run if each.object == size])) for size in sizes]
+        overlap = 100 * float(np.mean([each.overlap for run in runs for each in run]))
+        pairs = [contrast(run, scenes) for run in runs]
+        large, small = ([run_score("mean", pair[side]) for pair in pairs] for side in (0, 1))
+        test = compare_seeds(large, small)
+        interval = f"{test.interval[0]:+.2f} to {test.interval[1]:+.2f}"
+        over = "items" if len(runs) == 1 else "seeds and items"
+        p = p_text(test.p_value).removeprefix("= ")
+        rows.append(
+            [
+                MODELS[name][0],
+                *(round(mean, 2) for mean in means),
+                round(overlap, 1),
+                round(test.difference, 2),
+                interval,
+                p,
+                over,
+                len(runs),
+            ]
+        )
+    spans = area_spans(grid, (3, 3))
+    chance = float((spans[:, 2] * spans[:, 3]).double().mean())
+    rows.append(["a random rectangle", *(round(chance, 2) for _ in sizes), None, 0.0, None, None, None, None])
+    return columns, rows
+
+
+def main() -> None:
+    parser = options(__doc__, out=RESULTS / "area_sizes.json")
+    parser.add_argument("--runs", type=Path, default=Path("runs/area_sizes"))
+    parser.add_argument("--models", nargs="+", choices=list(MODELS), default=list(MODELS))
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
+    parser.add_argument("--train", type=int, default=10_000, help="training scenes")
+    parser.add_argument("--test", type=int, default=300, help="test scenes")
+    parser.add_argument("--updates", type=int, default=1500)
+    arguments = parser.parse_args()
+    captions = write_set(arguments.runs, "train", arguments.train, 0)
+    write_set(arguments.runs, "test", arguments.test, 10_000_000)
+    scenes = read_scenes(arguments.runs / "test.regions.jsonl")
+    results: dict[str, list[list[Choice]]] = {}
+    for seed in arguments.seeds:
+        for name in arguments.models:
+            run = arguments.runs / f"{name}-{seed}"
+            words = ["train", "captioning", "--captions", str(captions), "--out", str(run), *SETTINGS, *MODELS[name][1]]
+            words += [f"training.seed={seed}", f"training.max_updates={arguments.updates}", "training.epochs=1000"]
+            regard(*words, f"data.cache={arguments.runs}")
+            captioner = Captioner.open(run)
+            results.setdefault(name, []).append(choices(captioner, arguments.runs, scenes))
+            grid = captioner.run.model.grid
+            note = (
+                f"`python benchmarks/area_sizes.py`: {len(scenes)} new scenes of two objects that cover 1, 4 or 9 of {grid[0]} x {grid[1]} "
+                f"cells; {arguments.updates} updates. Cells of the rectangle (up to 3 x 3) with the largest weight, the mean over the "
+                f"words for an object, its true caption given. Overlap: cells of both over cells of either. {machine()}."
+            )
+            write(arguments.out, *table(results, len(scenes), grid), note)
+
+
+if __name__ == "__main__":
+    main()
