@@ -51,8 +51,8 @@ class SentencePieceVocabulary(Vocabulary):
             result.append([self._ids.get(piece, UNK) for piece in [*code, *self._processor.encode(rest, out_type=str)]])
         return result
 
-    def decode(self, ids: Sequence[int]) -> str:
-        """Decode token ids to one line, without special tokens, UNK as "<unk>".
+    def decode(self, ids: Sequence[int], words: Mapping[int, str] | None = None) -> str:
+        """Decode token ids to one line, without special tokens, UNK as "<unk>"; sub-words name no unknown `words`.
 
         Raises:
             DataError: an id is outside the vocabulary.

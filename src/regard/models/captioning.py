@@ -17,6 +17,7 @@ from regard.models.cross_attention import Source
 from regard.models.embedding import ScaledEmbedding, grid_positions, sinusoidal_positions
 from regard.models.encoder_decoder import AnyState, EncoderDecoder, unpadded_loss
 from regard.models.image_encoder import ImageEncoder, build_image_encoder
+from regard.models.link_guide import LinkGuide, refuse_guide
 from regard.models.rnn_cells import RecurrentStack
 from regard.models.rnn_decoder import DecoderOutput
 from regard.models.rnn_state import DecoderState
@@ -136,12 +137,17 @@ class ShowAttendTell(CaptionModel[DecoderState]):
         target_lengths: Tensor,
         *,
         label_smoothing: float = 0.0,
+        guide: LinkGuide | None = None,
     ) -> ops.SequenceLoss:
         """Return the summed loss of the captions; in training with the attention losses.
 
         These are lambda times the doubly stochastic penalty of each caption (Xu et al. 2015, Eq. 14), and for hard attention the terms of
         `regard.attention.ScoreFunctionEstimator`. Arguments as in `EncoderDecoder.forward`.
+
+        Raises:
+            ConfigError: links to learn.
         """
+        refuse_guide(guide, "ShowAttendTell")
         choice = self.decoder.attention.choice
         soft = choice.soft_rows(len(source), device=target_input.device) if choice is not None and self.training else None
         penalised = self.training and self.doubly_stochastic > 0
@@ -225,9 +231,10 @@ class CaptionTransformer(CaptionModel[TransformerState]):
         readout, weights, state = self.decoder.step(embedded, state)
         return readout, mean_source_weights(weights), state
 
-    def greedy(self, state: TransformerState, rules: GreedyRules) -> GreedyTokens | None:
+    def greedy(self, state: TransformerState, rules: GreedyRules, shortlist: ops.OutputShortlist | None = None) -> GreedyTokens | None:
         """Run a greedy search in native code; None if unsupported, or outside `regard.ops.packed_weights`."""
-        output, words = output_plan(self.output), greedy_words(self.embedding, rules)
+        output = output_plan(self.output) if shortlist is None else shortlist.plan
+        words = greedy_words(self.embedding, rules)
         return None if output is None or words is None else self.decoder.greedy(state, output, words, rules)
 
     def decode(self, source: Tensor, source_lengths: Tensor, target_input: Tensor, *, need_weights: bool = True) -> DecoderOutput:
@@ -243,8 +250,14 @@ class CaptionTransformer(CaptionModel[TransformerState]):
         target_lengths: Tensor,
         *,
         label_smoothing: float = 0.0,
+        guide: LinkGuide | None = None,
     ) -> ops.SequenceLoss:
-        """Return the summed loss of the captions, in training with the bag-of-words loss (see `EncoderDecoder`)."""
+        """Return the summed loss of the captions, in training with the bag-of-words loss (see `EncoderDecoder`).
+
+        Raises:
+            ConfigError: links to learn.
+        """
+        refuse_guide(guide, "CaptionTransformer")
         features = self.image_encoder(source)
         readout = self._decode(features, target_input, need_weights=False).readout
         sums = unpadded_loss(self.output, readout, target_output, target_lengths, label_smoothing=label_smoothing)

@@ -7,6 +7,7 @@ from typing import Literal, NamedTuple
 from torch import Tensor
 
 from regard import ops
+from regard.errors import ConfigError
 
 
 class TaughtHead(NamedTuple):
@@ -23,6 +24,16 @@ class TaughtHead(NamedTuple):
     head: int
     step: Literal["predicts", "reads"]
     weight: float
+
+
+def refuse_guide(guide: LinkGuide | None, model: str) -> None:
+    """Refuse links for a model that cannot learn them.
+
+    Raises:
+        ConfigError: there are links.
+    """
+    if guide is not None:
+        raise ConfigError(f"{model}: its attention cannot learn word links")
 
 
 class LinkGuide(NamedTuple):

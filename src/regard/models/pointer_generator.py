@@ -13,7 +13,7 @@ from regard.constructor_checks import Count, checked
 from regard.errors import ConfigError
 from regard.models.attention_maps import LayerAttention
 from regard.models.encoder_decoder import EncoderDecoder
-from regard.models.link_guide import LinkGuide
+from regard.models.link_guide import LinkGuide, refuse_guide
 from regard.models.rnn_decoder import DecoderOutput
 
 
@@ -134,8 +134,7 @@ class PointerGenerator(EncoderDecoder[CopyState]):
         Raises:
             ConfigError: links to learn, for a model that learns to copy by the same attention.
         """
-        if guide is not None:
-            raise ConfigError("PointerGenerator: its attention learns to copy, so it cannot learn links")
+        refuse_guide(guide, "PointerGenerator")
         readout, weights = self._decode(source, source_lengths, target_input)
         sums = ops.copy_loss(
             self.model.logits(readout),

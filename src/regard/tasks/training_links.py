@@ -47,7 +47,8 @@ class TrainingLinks(ABC):
     """
 
     def __init__(self, unit: LinkUnit, name: str, digest: str) -> None:
-        self.unit, self.name, self.digest = unit, name, digest
+        self.unit: LinkUnit = unit
+        self.name, self.digest = name, digest
 
     @classmethod
     def of(cls, config: TranslationConfig, text: ParallelText, folder: Path) -> TrainingLinks | None:

@@ -200,7 +200,8 @@ class Translator(Predictor[TranslationRun]):
             start = partial(model.start, batch.source, batch.source_lengths)
             step, at_once = model.decoding_step, model.greedy
             if decoding.shortlist:
-                step, at_once = (partial(one, shortlist=self._shortlist_of(sources, own)) for one in (step, at_once))
+                shortlist = self._shortlist_of(sources, own)
+                step, at_once = partial(step, shortlist=shortlist), partial(at_once, shortlist=shortlist)
             found = generation.run(start, step, rows, options, device=device_of(model), at_once=at_once)
             return self._named(found, sources)
 

@@ -401,8 +401,8 @@ def _attention(
 
 
 def _collated(run: TranslationRun, sources: Sequence[TokenizedText], targets: Sequence[TokenizedText]) -> SequenceBatch:
-    ids = [[text.ids for text in side] for side in (sources, targets)]
-    return collate(*ids, range(len(sources))).to(device_of(run.model))
+    source_ids, target_ids = ([text.ids for text in side] for side in (sources, targets))
+    return collate(source_ids, target_ids, range(len(sources))).to(device_of(run.model))
 
 
 def _source_attention(run: TranslationRun, sources: Sequence[TokenizedText], targets: Sequence[TokenizedText]) -> list[LayerAttention]:
