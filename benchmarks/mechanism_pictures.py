@@ -43,6 +43,7 @@ from regard.attention import (
 from regard.attention.base import NeedWeights
 from regard.mechanisms import MECHANISMS
 from regard.ops.nonlocal_attention import NonLocalForm
+from regard.ops.sparsemax import Normalizer
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -136,6 +137,42 @@ def hard() -> Picture:
     chosen = HardChoice("sample").eval()(soft.unsqueeze(0), torch.Generator().manual_seed(5)).weights[0]
     panels = [aligned(soft, "the distribution"), aligned(chosen, "one position sampled per row")]
     return Picture("seven rows of weights, and the one source word sampled from each", panels)
+
+
+def normalizers(name: str) -> Picture:
+    which: Normalizer = "sparsemax" if name == "sparsemax" else "entmax15"
+    panels = [aligned(look(Attention(DotScore(scaled=True))), "softmax")]
+    panels.append(aligned(look(Attention(DotScore(scaled=True), normalizer=which)), which))
+    return Picture("seven target words over nine source words, with a softmax, and with many weights of exactly zero", panels)
+
+
+def coverage() -> Picture:
+    # The same query at every step: without coverage the same weights, with it each step moves on.
+    score = AdditiveScore(SIZE, SIZE, SIZE, coverage=True)
+    assert score.coverage is not None
+    score.query.weight.data.zero_()
+    score.key.weight.data = ONE.clone()
+    score.key.bias.data.zero_()
+    score.vector.data = torch.full((SIZE,), 3.0)
+    score.coverage.data.fill_(-1.0)
+    attention = Attention(score)
+    memory, total, rows = attention.memory(KEY), torch.zeros(1, SIZE), []
+    for step in QUERY.split(1, 1):
+        covered = memory._replace(key=score.covered(memory.key, total))
+        rows.append(matrix(attention.attend(step, covered, need_weights=True)))
+        total = total + rows[-1]
+    plain = look(attention)
+    panels = [aligned(plain, "without coverage"), aligned(torch.cat(rows), "with coverage")]
+    return Picture("seven steps that ask for the same: with coverage each turns to words attended less so far", panels)
+
+
+def pointer() -> Picture:
+    weights = look(Attention(DotScore(scaled=True), normalizer="entmax15")).unsqueeze(0)
+    gate = torch.tensor([[-4.0, -4.0, 4.0, 4.0, 4.0, -4.0, 4.0]])
+    places = ops.copy_places(torch.arange(SIZE).unsqueeze(0), 0)
+    mixed = ops.copy_log_probs(torch.zeros(1, len(TARGET), 1), gate, weights, places + 1).exp()[0]
+    what = "seven steps, each with the probability of generating (first column) and of copying each of nine source words"
+    return Picture(what, [Panel("", TARGET, ["generate", *SOURCE], mixed)])
 
 
 def masks(name: str) -> Picture:
@@ -340,6 +377,8 @@ DRAWN: dict[str, Callable[[], Picture]] = {
     "predictive window": lambda: Picture(
         "seven target words over windows of five words around a predicted position", [aligned(predictive())]
     ),
+    "sparsemax": lambda: normalizers("sparsemax"),
+    "entmax": lambda: normalizers("entmax"),
     "length mask": lambda: masks("length mask"),
     "causal mask": lambda: masks("causal mask"),
     "block mask": lambda: masks("block mask"),
@@ -347,6 +386,8 @@ DRAWN: dict[str, Callable[[], Picture]] = {
     "attend after the cell": lambda: orders("attend after the cell"),
     "input feeding": lambda: orders("input feeding"),
     "no attention": none,
+    "coverage": coverage,
+    "pointer-generator": pointer,
     "multi-head attention": multihead,
     "self-attention": self_attention,
     "structured self-attention": structured,

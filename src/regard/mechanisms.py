@@ -34,6 +34,7 @@ class Mechanism(NamedTuple):
 _DOT = Cost("O(B T S D)", "O(B T S)")
 _ADDITIVE = Cost("O(B (T + S) D A + B T S A)", "O(B T S A); by the native CPU library (float32) O(B (T + S) A + B T S)")
 _WINDOW = Cost("as the whole source: every score is computed, then masked", "O(B T S)")
+_SORTED = Cost("the score's + O(B T S log S): a sort in place of the softmax's sum", "the score's + O(B T S)")
 _STEPWISE = Cost("the score's, in T steps one after the other", "the score's")
 _HEADS = Cost("O(B (T + S) D^2 + B T S D)", "O(B H T S) with weights or another score; else that of torch's fused attention")
 _AREAS = Cost("O(B H T (S D + N)): scores of items, means of them for areas", "O(B H T N); by a kernel no T x S or T x N matrix")
@@ -141,6 +142,24 @@ MECHANISMS = (
         Cost("as the whole source + O(B T D^2)", "O(B T S)"),
         "model.attention.window=local_p",
     ),
+    Mechanism(
+        "sparsemax",
+        "Euclidean projection onto the simplex, 2-entmax",
+        'ops.sparsemax, normalizer="sparsemax"',
+        "Martins 2016, Eq. 1-11",
+        "a_s = max(e_s - tau, 0), with tau such that sum_s a_s = 1; de = diag(u) da - u (u . da) / sum_s u_s, u_s = [a_s > 0]",
+        _SORTED,
+        "model.attention.normalizer=sparsemax",
+    ),
+    Mechanism(
+        "entmax",
+        "1.5-entmax, between softmax and sparsemax",
+        'ops.entmax15, normalizer="entmax15"',
+        "Peters 2019, Eq. 9, Prop. 2",
+        "a_s = max(e_s / 2 - tau, 0)^2, with tau such that sum_s a_s = 1; de = diag(u) da - u (u . da) / sum_s u_s, u_s = sqrt(a_s)",
+        _SORTED,
+        "model.attention.normalizer=entmax15",
+    ),
     Mechanism("length mask", "padding mask", "ops.length_mask", "common practice", "s may be attended iff s < length", _MASK),
     Mechanism("causal mask", "look-ahead mask", "ops.causal_mask", "Vaswani 2017, 3.2.3", "t may attend s iff s <= t + S - T", _MASK),
     Mechanism(
@@ -181,6 +200,26 @@ MECHANISMS = (
         "c = [last forward state; last backward state], the same for every t",
         Cost("O(B D)", "O(B D)"),
         "model.attention=null",
+    ),
+    Mechanism(
+        "coverage",
+        "coverage vector and coverage loss",
+        "AdditiveScore(coverage=True), ops.coverage_loss",
+        "See 2017, Eq. 10-13",
+        "c_t = sum_{t' < t} a_t'; e_s = v . tanh(W q + U k + w_c c_ts + b); L = lambda sum_ts min(a_ts, c_ts); "
+        "dL/da_ts = lambda ([a_ts < c_ts] + sum_{t' > t} [c_t's < a_t's])",
+        Cost("the additive score's + O(B T S A), in T steps one after the other", "O(B T S A) in training"),
+        "model.attention.coverage=true",
+    ),
+    Mechanism(
+        "pointer-generator",
+        "copy attention, copy mechanism",
+        "PointerGenerator, ops.copy_log_probs",
+        "See 2017, Eq. 8-10",
+        "p_gen = sigmoid(w . readout + b); p(w) = p_gen P_vocab(w) + (1 - p_gen) sum_{s: x_s = w} a_s; "
+        "dp(w) = P_vocab(w) dp_gen + p_gen dP_vocab(w) + sum_{s: x_s = w} ((1 - p_gen) da_s - a_s dp_gen)",
+        Cost("the model's + O(B T (V + S^2))", "the model's + O(B T (V + S) + B S^2)"),
+        "model.copy_attention=true",
     ),
     Mechanism(
         "multi-head attention",
