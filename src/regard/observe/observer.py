@@ -35,7 +35,7 @@ from regard.observe.scopes import (
     parts_of_batch,
     states_of,
 )
-from regard.observe.weights import attention_weights, check_heads
+from regard.observe.weights import attention_weights, check_heads, nested_attention_weights
 from regard.ops import attention as flex_attention
 
 SEEN = {"scaled_dot_product_attention", *SOFTMAX, *EXP, *FUSED}
@@ -253,6 +253,9 @@ class Observer:
         scope = self._work.scopes[-1]
         kind = kind_of(self._work.scopes)
         given = {"mask": attn_mask, "causal": is_causal, "scale": more.get("scale")}
+        if query.is_nested or key.is_nested:
+            self._take(scope.name, kind, nested_attention_weights(query, key, causal=is_causal, scale=given["scale"], heads=self._heads))
+            return
         if query.dim() == 3 and scope.layout is None:  # the first axis counts examples, heads, or both
             weights = attention_weights(query, key, **given).squeeze(1)
             self._work.follower.multiplied(weights, out, self._work.scopes)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from regard.errors import ConfigError
@@ -68,6 +70,30 @@ def attention_weights(
             empty = scores.amax(-1, keepdim=True) == -torch.inf
             found[:, :, block] = scores.softmax(-1).masked_fill_(empty, 0.0)
         return found
+
+
+def nested_attention_weights(query: Tensor, key: Tensor, **options: Any) -> Tensor:
+    """Compute the weights of a call with nested tensors (B, H, *, D): `attention_weights` of each example.
+
+    Args:
+        query: (B, H, T, D), nested or not.
+        key: (B, H, S, D), nested or not.
+        options: those of `attention_weights`.
+
+    Returns:
+        (B, number of heads, T, S) float32 on the CPU; T and S are the longest lengths, and weights beyond an example's own are zero.
+
+    Example:
+        >>> states = torch.nested.nested_tensor([torch.zeros(3, 8), torch.zeros(2, 8)], layout=torch.jagged)
+        >>> heads = states.unflatten(-1, (2, 4)).transpose(1, 2)
+        >>> nested_attention_weights(heads, heads)[1, 0].tolist()
+        [[0.5, 0.5, 0.0], [0.5, 0.5, 0.0], [0.0, 0.0, 0.0]]
+    """
+    with _aside(query.device.type):
+        pairs = zip(query.detach().unbind(), key.detach().unbind(), strict=True)
+        parts = [attention_weights(own.unsqueeze(0), others.unsqueeze(0), **options) for own, others in pairs]
+        targets, sources = (max(part.shape[axis] for part in parts) for axis in (-2, -1))
+        return torch.cat([F.pad(part, (0, sources - part.shape[-1], 0, targets - part.shape[-2])) for part in parts])
 
 
 @contextmanager
