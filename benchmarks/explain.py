@@ -357,6 +357,15 @@ def best_rows(runs: list[dict[str, Any]]) -> list[list[Any]]:
     return rows
 
 
+def own_figures(run: dict[str, Any]) -> dict[str, Any]:
+    """Return the figures of one run, without intervals."""
+    found = {name: run[name] for name in ("data", "model", "seed", "right", "alone")}
+    for name, *_ in MEASURES:
+        each = {method["method"]: values([run], name, method["method"]) for method in run["methods"]}
+        found[name] = {method: round(numbers[0], 5) for method, numbers in each.items() if numbers}
+    return found
+
+
 def write_tables(out: Path | None, runs: list[dict[str, Any]], total: int, updates: int) -> None:
     """Write both tables of the runs so far."""
     counts = ", ".join(f"{each.count} of {TITLES.get(name, name)}" for name, each in SETS.items())
@@ -370,7 +379,7 @@ def write_tables(out: Path | None, runs: list[dict[str, Any]], total: int, updat
         f"`python benchmarks/explain.py`. Right, on {JUDGED} test examples: {right}. Transformers have {updates} updates on reverse and "
         f"dates. {len(runs)} of {total} runs are measured."
     )
-    write(out, COLUMNS, rows_of(runs), note, runs=runs)
+    write(out, COLUMNS, rows_of(runs), note, runs=[own_figures(run) for run in runs])
     write(out and out.with_name(f"{out.stem}_best.json"), BEST, best_rows(runs), best)
 
 

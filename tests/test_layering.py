@@ -52,7 +52,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "observe": {"errors", "ops", "attention", "models", "viewer", "explanations"},
     "explanations": {"errors", "ops", "attention", "models"},
     "tasks": LIBRARY | LEAVES | {"lazy_names", "strict_json", "mask_check", "explanations"},
-    "study": {"errors", "strict_json", "progress", "jobs", "config", "models", "training", "tasks"} | LEAVES,
+    "study": {"errors", "strict_json", "progress", "jobs", "config", "models", "explanations", "training", "tasks"} | LEAVES,
     "serve": {"errors", "strict_json", "progress", "config", "tasks"} | LEAVES,
     "mechanisms": set(),
     "commands": LIBRARY

@@ -17,7 +17,7 @@ from regard.tasks.faithful_methods import describe_table, measure_methods
 from regard.tasks.translation_evaluation import KnownLinks
 from regard.tasks.word_links import find_links
 from tests.tasks import tiny_language, tiny_sentences
-from tests.tasks.tiny import FAMILIES, TEXTS, translator
+from tests.tasks.tiny import FAMILIES, TEXTS, trained, translator
 
 PAIRS = [(text, " ".join(reversed(text.split()))) for text in TEXTS]
 
@@ -97,6 +97,10 @@ def test_what_cannot_be_measured_is_refused() -> None:
         translation_batches(run, [PAIRS[0], ("ein", "")])
     with pytest.raises(DataError, match="links: 1 lines, but there are 5 pairs"):
         measure_methods(batches, links=links_of_words(PAIRS[:1]))
+    far = links_of_words(PAIRS)
+    far.possible[2] = {*far.possible[2], (1, 17)}
+    with pytest.raises(DataError, match=r"links, line 3: 17-1, but the pair has \d source and \d target words, counted from 0"):
+        measure_methods(batches, ["weights"], links=far)
     with pytest.raises(DataError, match="no example with an output of two inputs or more"):
         measure_methods(translation_batches(run, [("ein", "ein")]))
     with pytest.raises(ConfigError, match="outputs 0 and samples 1000 must be 1 or more"):
@@ -134,3 +138,14 @@ def test_a_method_agrees_with_itself_and_not_with_its_opposite(monkeypatch: pyte
     table = measure_methods(batches, ["alti", "weights", "value-norms"], outputs=2, samples=20)
     assert table.agreement["alti"] == pytest.approx({"weights": 1.0, "value-norms": -1.0})
     assert json.loads(json.dumps(table.to_json()))["agreement"]["alti"]["weights"] == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"), [("", "nothing to explain, there is no example with text"), ("ein Hund\n\n", "pair 2: a side")]
+)
+def test_a_file_without_text_is_named(tmp_path: Path, text: str, message: str) -> None:
+    run = trained(tmp_path / "run", kind="word")
+    source = tmp_path / "some.source"
+    source.write_text(text, encoding="utf-8")
+    with pytest.raises(DataError, match=rf"some\.source: {message}"):
+        batches_of_run(run, source)

@@ -201,7 +201,10 @@ def batches_of_run(
     match task:
         case "translation":
             run = open_translation_run(folder)
-            return translation_batches(run, _pairs(run, Path(examples), target))
+            try:
+                found = translation_batches(run, _pairs(run, Path(examples), target))
+            except DataError as error:
+                raise DataError(f"{examples}: {error}") from error
         case "classification" | "entailment":
             sentences = open_sentence_run(folder)
             found = label_batches(sentences, [each.texts for each in read_labelled_file(sentences.config, examples).examples])
@@ -210,7 +213,7 @@ def batches_of_run(
         case _:
             found = caption_batches(open_caption_run(folder), read_captions(examples, regions=regions))
     if not found:
-        raise DataError(f"{examples}: nothing to explain, every example is empty")
+        raise DataError(f"{examples}: nothing to explain, there is no example with text")
     return found
 
 
