@@ -93,6 +93,11 @@ def test_tags_are_carried_over_by_the_links_of_the_plain_line(call: Call, folder
     asked = "\n".join(json.dumps({"text": source}) for source in sources).encode()
     found = [json.loads(line) for line in lines_of(call("translate", folder / "run", "--keep-tags", "--json-input", *options, stdin=asked))]
     assert [item["text"] for item in found] == texts
+    broken = json.dumps({"text": "ein Hund\nbellt"}).encode()
+    (answer,) = (
+        json.loads(line) for line in lines_of(call("translate", folder / "run", "--keep-tags", "--json-input", *options, stdin=broken))
+    )
+    assert answer["text"].count("\n") == 1
     several = lines_of(call("translate", folder / "run", "--keep-tags", "--n-best", 2, *options, stdin=sources[0].encode()))
     hypotheses = json.loads(several[0])["hypotheses"]
     assert [item["text"].count("<b>") for item in hypotheses] == [1, 1]

@@ -236,7 +236,7 @@ def _lines_waiting() -> int | None:
 
 
 def text_reader(
-    fields: tuple[str, ...] | None, plain: Callable[[int, str], Any] = lambda _, line: line, *, second: bool = False
+    fields: tuple[str, ...] | None, plain: Callable[[int, str], Any] = lambda _, line: line, *, second: bool = False, breaks: bool = False
 ) -> Callable[[int, str], InputItem]:
     """Return the line reader of a command, for `answer_lines`.
 
@@ -244,6 +244,7 @@ def text_reader(
         fields: JSON fields of the texts, one string or a tuple; None: lines are plain text.
         plain: converts a plain line to an item.
         second: objects may have a second input, "second".
+        breaks: keep line feeds inside a text of an object.
 
     Example:
         >>> text_reader(("text",))(1, '{"id": 7, "text": "a dog"}')
@@ -264,7 +265,7 @@ def text_reader(
         if "second" in value:
             value[fields[0]] = join_inputs(value[fields[0]], value["second"])
         # Other line separators inside a line become spaces.
-        whole = [whole_characters(value[name]).replace("\n", " ") for name in fields]
+        whole = [whole_characters(value[name]).replace("\n", "\n" if breaks else " ") for name in fields]
         return InputItem(whole[0] if len(whole) == 1 else tuple(whole), head)
 
     return read

@@ -70,7 +70,9 @@ def translate(
     json_lines: Annotated[bool, typer.Option("--json", help="one JSON object per line: text, tokens, log-probabilities, score")] = False,
     json_input: JsonInput = False,
     links: Annotated[Path | None, typer.Option(help="write source-target word links of each line to this file, such as 0-0 2-1")] = None,
-    keep_tags: Annotated[bool, typer.Option("--keep-tags", help="carry tags, placeholders and addresses over, by word links")] = False,
+    keep_tags: Annotated[
+        bool, typer.Option("--keep-tags", help="carry tags, placeholders, numbers and addresses over, by word links")
+    ] = False,
     prefix: Annotated[Path | None, typer.Option(help="file with the beginning of each translation, line by line")] = None,
     terms: Annotated[Path | None, typer.Option(help="file of terms: source, tab and required translation per line")] = None,
     document: Annotated[Path | None, typer.Option(help="translate a whole document: .txt, .md, .html")] = None,
@@ -133,7 +135,7 @@ def translate(
             linked.write([(line, item.part_texts()) for line, item in zip(chunk, found, strict=True)])
         return found
 
-    questions = _questions(translator, files, second_source, json_input)
+    questions = _questions(translator, files, second_source, json_input, breaks=keep_tags)
     with _links_file(links, translator) as linked:
         lines, bad = answer_lines(*questions, work, show, json_lines=json_lines or json_input or n_best > 1)
     unknown.tell()
@@ -158,7 +160,7 @@ def _translate_document(translator: Translator, path: Path, language: str, decod
 
 
 def _questions(
-    translator: Translator, files: list[Path] | None, second: Path | None, json_input: bool
+    translator: Translator, files: list[Path] | None, second: Path | None, json_input: bool, *, breaks: bool
 ) -> tuple[Iterator[list[str]], Callable[[int, str], InputItem]]:
     # The lines of one or two inputs in chunks, and their reader.
     two = translator.run.config.second is not None
@@ -168,7 +170,9 @@ def _questions(
         raise ConfigError('--second-source: not with --json-input, whose objects have both inputs: {"text": "...", "second": "..."}')
     chunks = input_chunks("a sentence, a tab and its second input" if two and second is None else "a sentence", files)
     how = ['"text" and "second"'] if json_input else [] if second is None else [f"the second from --second-source {second}"]
-    read = complete_reader(text_reader(("text",) if json_input else None, second=two), translator.run.vocabularies.source, *how)
+    read = complete_reader(
+        text_reader(("text",) if json_input else None, second=two, breaks=breaks), translator.run.vocabularies.source, *how
+    )
     return chunks if second is None else paired_chunks(chunks, files, second), read
 
 
