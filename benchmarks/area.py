@@ -101,7 +101,7 @@ def make(way: str, case: Case) -> tuple[Callable[[Tensor, Tensor, Tensor], Tenso
     options: dict[str, Any] = {"max_area": size, "grid": grid, "mask": mask, "causal": flag}
     weights: list[Tensor] = []
     if case.features:
-        weights = [torch.randn(1, case.size // 2), torch.randn(case.area, case.size // 2)]
+        weights = [torch.randn(case.area if case.grid else 1, case.size // 2), torch.randn(case.area, case.size // 2)]
         weights += [torch.randn(case.size, 3 * case.size) / 8, torch.randn(case.size, case.size) / 8]
         options |= {"key_mode": "features", "key_weights": ops.AreaWeights(*(weight.requires_grad_() for weight in weights))}
     if way == "sdpa":

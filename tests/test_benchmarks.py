@@ -165,3 +165,18 @@ def test_what_wants_a_gpu_is_rehearsed(tmp_path: Path) -> None:
     }
     assert all(row[1] > 0 and row[2] == 0 for row in tables["gpu_tests"]["rows"])
     assert {row[-1] for row in tables["gpu_resume"]["rows"]} == {"equal"}
+
+
+def test_every_way_computes_the_same_keys_by_eq_9_over_a_grid(harness: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    import area
+
+    monkeypatch.setenv("REGARD_KERNELS", "")  # restored afterwards: each way sets it
+    case = area.Case(1, 25, size=16, area=3, grid=5, mask="none", features=True)
+    inputs, found = torch.randn(3, 1, 1, 25, 16).unbind(), []
+    for way in ("reference", "torch", "cpu"):
+        torch.manual_seed(1)
+        attend, weights = area.make(way, case)
+        assert len(weights) == 4
+        found.append(attend(*inputs).detach())
+    for other in found[1:]:
+        torch.testing.assert_close(other, found[0])

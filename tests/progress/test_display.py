@@ -176,6 +176,22 @@ def test_bars_give_way_to_what_the_program_writes_on_the_same_terminal() -> None
     assert "100 of 100" not in text.rsplit("\x1b[?25h", 1)[-1]
 
 
+def test_between_its_stages_a_command_says_that_it_works_unless_it_waits_for_others(watch: Watch) -> None:
+    with progress.listening(watch.display):
+        watch.display.start_up("starting")
+        with progress.stage("Reading"):
+            assert [line for _, line in watch.pass_time(5)] == ["regard: Reading"]
+        assert watch.pass_time(9) == []  # what is over soon needs no word
+        assert watch.pass_time(12) == [(15.0, "regard: working: 0:00:10 so far"), (25.0, "regard: working: 0:00:20 so far")]
+        with progress.stage("Training"):
+            assert [line for _, line in watch.pass_time(5)] == ["regard: Training"]
+        progress.hide()
+        assert watch.pass_time(60) == []
+        with progress.stage("Answering"):
+            assert [line for _, line in watch.pass_time(5)] == ["regard: Answering"]
+        assert watch.pass_time(60) == []
+
+
 def test_starting_is_shown_until_there_is_something_else() -> None:
     stream = io.StringIO()
     with Display(stream, mode="lines") as shown:

@@ -84,6 +84,7 @@ def input_chunks(awaited: str, files: Sequence[Path] | None = None, *, most: int
     if not waits:
         yield from in_chunks(iter_lines(stream), len, most=most)
         return
+    progress.hide()  # from here on the command waits for others
     start: list[bytes] = []
     for chunk in _raw_chunks(_blocks(descriptor), most, CHUNK_CHARACTERS):
         yield list(iter_lines(cast(BinaryIO, start + chunk)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -44,11 +44,11 @@ def read_entries(path: Path, form: CaptionFormat, split: str | Path | None) -> l
     """
     if form not in FORMATS:
         raise DataError(f"{path}: format {shown(form)}, expected one of {', '.join(FORMATS)}")
-    with stage(f"Reading the captions of {path}"):
+    with stage(f"Reading the captions of {path}", unit="lines") as reading:
         if form in ("karpathy", "coco") or (form == "auto" and path.suffix.lower() == ".json"):
             entries = _read_json(path, form, split)
         else:
-            entries = _read_text(path, form)
+            entries = _read_text(path, form, reading.track(stream_lines(path)))
             if split is not None:
                 entries = _listed(entries, Path(split), path)
     if not entries:
@@ -72,9 +72,9 @@ def as_json(text: str | bytes, where: str) -> Any:
         raise DataError(f"{where}: not JSON ({single_line(str(error))[:120]})") from error
 
 
-def _read_text(path: Path, form: CaptionFormat) -> list[Entry]:
+def _read_text(path: Path, form: CaptionFormat, lines: Iterable[str]) -> list[Entry]:
     entries: dict[str, Entry] = {}
-    for number, line in enumerate(stream_lines(path), start=1):
+    for number, line in enumerate(lines, start=1):
         if form == "auto":
             form = "flickr" if _FLICKR.match(line) else "lines"
         where = f"line {number}"

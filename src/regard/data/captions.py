@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -175,9 +175,9 @@ def read_captions(
     place = path.parent if images is None else Path(images)
     if not place.exists():
         raise DataError(f"{place}: no such folder or archive of images")
-    with stage(f"Finding images in {place}"):
+    with stage(f"Finding images in {place}", total=len(entries), unit="images") as finding:
         opened = place if place.is_dir() else ImageArchive(place)
-        files = _find(opened, entries)
+        files = _find(opened, finding.track(entries))
     missing = [entry for entry, file in zip(entries, files, strict=True) if file is None]
     if missing:
         count = f"{len(missing)} of {len(entries)} images {'is' if len(missing) == 1 else 'are'} missing"
@@ -198,11 +198,12 @@ def pack_entries(
 ) -> CaptionSet:
     """Pack what was read of a file of captions, with the images' names in their folder or archive."""
     starts = sequence_offsets(np.array([len(entry.captions) for entry in entries], np.int64))
-    captions = PackedTexts.of(caption for entry in entries for caption in entry.captions)
+    with stage("Packing the captions", total=len(entries), unit="images") as packing:
+        captions = PackedTexts.of(caption for entry in packing.track(entries) for caption in entry.captions)
     return CaptionSet(PackedTexts.of(entry.name for entry in entries), PackedTexts.of(files), captions, starts, place, regions or {})
 
 
-def _find(place: Path | ImageArchive, entries: Sequence[Entry]) -> list[str | None]:
+def _find(place: Path | ImageArchive, entries: Iterable[Entry]) -> list[str | None]:
     if isinstance(place, Path):
         return [next((name for name in entry.names if (place / name).is_file()), None) for entry in entries]
     # A file name in two folders of the archive is ambiguous and matches neither.

@@ -141,6 +141,7 @@ class Vocabulary:
                 tokenizer.train_from_iterator(checked, trainer)
             else:
                 tokenizer.train_from_iterator(checked, trainers.WordLevelTrainer(min_frequency=min_count, **options))
+            learning.update(figures="")
         if not checked.any_text:
             raise DataError("no text to train a vocabulary on: expected at least one line that is not blank")
         # Trainers register special tokens as strings to match in any text; a tokenizer rebuilt from the model does not.

@@ -22,6 +22,8 @@ FRAME = 0.25
 """Seconds between two drawings of the bars; a drawing takes some 2 milliseconds."""
 WORTH_A_LINE = 2.0
 """Seconds from which on an outermost stage leaves a line on the terminal when it ends."""
+BETWEEN = "working"
+"""Name of what a command does between its stages."""
 
 
 class Display:
@@ -51,7 +53,7 @@ class Display:
         self._line_at = float("-inf")
         self._thread: threading.Thread | None = None
         self._before: Any = None
-        self._startup: Stage | None = None
+        self._own: Stage | None = None  # of the command itself, shown while there is no other
 
     def __enter__(self) -> Self:
         self._before = set_listener(self)
@@ -66,9 +68,9 @@ class Display:
         if self._mode == "quiet" and not event.warning:
             return
         with self._changed:
-            if self._startup in self._stages:
-                self._stages.remove(self._startup)
-                self._end(self._startup)
+            if self._own in self._stages:
+                self._stages.remove(self._own)
+                self._end(self._own)
             if event.kind == "message":
                 self._write(event.text)
             elif event.kind == "start" and event.stage is not None:
@@ -80,12 +82,17 @@ class Display:
             elif event.kind == "end" and event.stage in self._stages:
                 self._stages.remove(event.stage)
                 self._end(event.stage)
+            if self._own is not None and not self._stages:
+                self._own = stage(BETWEEN)
+                self._stages.append(self._own)
+                self._changed.notify()
 
     def start_up(self, name: str) -> None:
-        """Show a stage while libraries are loaded, until another stage starts."""
+        """Show a stage while libraries are loaded, until another starts; from then on, until `hide`, one between other stages."""
         starting = stage(name)
         self(Event("start", starting))
-        self._startup = starting
+        self._own = starting
+        self._told.add((None, BETWEEN))  # no line before it takes as long as between any two
 
     def quiet(self) -> None:
         """Show nothing but warnings from now on."""
@@ -93,13 +100,14 @@ class Display:
         self._mode = "quiet"
 
     def hide(self) -> None:
-        """Permanently remove the current bars from the terminal before the program writes there itself."""
+        """Permanently remove the current stages before the program writes to the terminal itself, or waits for input."""
         with self._changed:
             if self._bars is not None:
                 self._bars.stop()
                 self._bars = None
             self._stages.clear()
             self._tasks.clear()
+            self._own = None
 
     def close(self) -> None:
         """Remove the drawing and end the thread."""
@@ -134,7 +142,7 @@ class Display:
                 self._line(shown, now)
         # Short inner stages that follow each other have no line of their own: then the stage around them says that work goes on.
         known = [shown for shown in self._stages if (shown.parent, shown.name) in self._told]
-        if known and now - self._line_at >= LINE_INTERVAL and not self._stages[-1].waiting:
+        if known and now - max(self._line_at, known[-1].started) >= LINE_INTERVAL and not self._stages[-1].waiting:
             self._line(known[-1], now)
 
     def _line(self, shown: Stage, now: float) -> None:
