@@ -82,7 +82,7 @@ def loss_table(name: str, kept: Path, out: Path) -> None:
                 means = [round(sum(values) / len(values), 3) for values in zip(*pairs, strict=True)]
                 apart = ", ".join(f"{other - own:+.3f}" for own, other in pairs)
                 rows.append([study.data[data].title or data, number + 1, study.variants[variant].title or variant, *means, apart])
-    note = f"`python benchmarks/studies.py`: loss per token on the validation set, in nats, the mean over the seeds that both have."
+    note = "`python benchmarks/studies.py`: loss per token on the validation set, in nats, the mean over the seeds that both have."
     named = study.variants[baseline].title or baseline
     columns = ["data", "epoch", "variant", f"loss of {named}", "loss of the variant", "difference, by seed"]
     write(out / f"study_{name}_loss.json", columns, rows, note)
