@@ -13,7 +13,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from explain import MODELS, RECURRENT, TRANSFORMER
+from explain import GENERATED, SMALL_RECURRENT
+from explain import SMALL as SMALL_TRANSFORMER
 from harness import options
 
 from regard.config import (
@@ -57,6 +58,7 @@ IMAGE = [
     "data.valid_size=100",
     *DECODING,
 ]
+MODELS = {name: trained.settings for name, trained in GENERATED.items()}
 SMALL = ["model.embed_dim=32", "model.decoder_dim=64", "model.feature_dim=32", "model.attention_dim=32"]
 GRID = [
     "model.type=transformer",
@@ -69,16 +71,19 @@ GRID = [
 SENTENCE = ["model.embed_dim=32", "vocabulary.kind=character", "training.batch_tokens=2000", "model.hops=4", "model.attention_dim=32"]
 LANGUAGE = ["vocabulary.kind=character", "model.embed_dim=32", "model.hidden_size=48", "training.streams=32", "training.chunk_length=32"]
 HEADS = ["model.attention.score=scaled_dot", "model.attention.num_heads=4", "model.attention.query_state=current"]
-TWO = ["model.type=transformer", *TRANSFORMER]
+TWO = ["model.type=transformer", *SMALL_TRANSFORMER]
 
 # By task, and by the name of the model: the data, and the settings.
 FAMILIES: dict[tuple[str, str], tuple[str, list[str]]] = {
     **{("translation", name): ("dates", [*TEXT, *settings]) for name, settings in MODELS.items()},
     ("translation", "areas, learned keys"): ("dates", [*TEXT, *MODELS["areas"], "model.area.key_mode=features"]),
-    ("translation", "LSTM, areas by head"): ("dates", [*TEXT, *RECURRENT, *HEADS, "model.cell=lstm", "model.attention.area.max_area=3"]),
+    ("translation", "LSTM, areas by head"): (
+        "dates",
+        [*TEXT, *SMALL_RECURRENT, *HEADS, "model.cell=lstm", "model.attention.area.max_area=3"],
+    ),
     ("translation", "two texts, serial"): ("halves", [*TEXT, *TWO, "model.second.kind=serial"]),
     ("translation", "two texts, one sequence"): ("halves", [*TEXT, *TWO, "model.second.kind=joined"]),
-    ("translation", "two texts, recurrent"): ("halves", [*TEXT, *RECURRENT, "model.second.kind=hierarchical"]),
+    ("translation", "two texts, recurrent"): ("halves", [*TEXT, *SMALL_RECURRENT, "model.second.kind=hierarchical"]),
     ("translation", "sentence and image"): ("scene-sentences", [*TEXT, "vocabulary.kind=word", *TWO, "model.second.image.size=32"]),
     ("captioning", "soft attention"): ("scenes", [*IMAGE, *SMALL]),
     ("captioning", "hard attention"): ("scenes", [*IMAGE, *SMALL, "model.attention=hard"]),

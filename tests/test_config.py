@@ -6,6 +6,7 @@ import math
 from pathlib import Path
 
 import pytest
+import yaml
 
 from regard.config import TranslationConfig, describe_changes, dump_config, load_config
 from regard.config.load import read_yaml
@@ -137,3 +138,6 @@ def test_parts_of_a_file_may_be_taken_in_elsewhere_and_changed_there(tmp_path: P
     text = "one: &one {a: 1, b: 2}\nmany: [{deep: &two {<<: *one, b: 3}}]\nlast: {<<: *two, c: 4}\n"
     (tmp_path / "a.yaml").write_text(text)
     assert read_yaml(tmp_path / "a.yaml")["last"] == {"a": 1, "b": 3, "c": 4}
+    assert parse_yaml("one: &one {a: 1, b: 2}\ntwo: &two {b: 3, c: 4}\nall: {<<: [*one, *two], c: 5}")["all"] == {"a": 1, "b": 2, "c": 5}
+    with pytest.raises(yaml.YAMLError, match="expected mappings to merge"):
+        parse_yaml("one: &one [1]\ntwo: {<<: *one}")

@@ -46,11 +46,21 @@ OF_A_TRANSLATION = {
         *("training_job", "weights"),
     },
     "tasks": {
-        *("batch_threads", "chunking", "confidence", "forced_text", "predict", "run_folder", "translation_prediction", "translation_run"),
+        *(
+            "batch_threads",
+            "chunking",
+            "confidence",
+            "forced_text",
+            "long_lines",
+            "predict",
+            "run_folder",
+            "translation_prediction",
+            "translation_run",
+        ),
         "unknown_tokens",
     },
     "data": {
-        *("batching", "input_pairs", "lines", "markup", "text_encoder", "token_arrays", "unigram", "vocabulary", "word_table"),
+        *("batching", "input_pairs", "lines", "markup", "shortlist", "text_encoder", "token_arrays", "unigram", "vocabulary", "word_table"),
     },
     "viewer": set(),
     "explanations": set(),

@@ -118,10 +118,13 @@ def test_every_setting_is_listed_with_a_default_that_can_be_given() -> None:
     for part, model in zip(parts, (RNNConfig(), TransformerConfig(), CrossedConfig()), strict=True):
         lines = [line for line in part if not line.startswith("#")]
         keys = [line.split(" = ")[0] for line in lines]
-        assert set(keys) >= {"model.type"} | {f"model.{name}" for name in type(model).model_fields if name not in ("attention", "area")}
+        assert set(keys) >= {"model.type"} | {
+            f"model.{name}" for name in type(model).model_fields if name not in ("attention", "area", "recurrent")
+        }
         assert len(set(keys)) == len(keys)
         given = [line.split("    # ")[0].replace(" = ", "=", 1).replace("(", "[").replace(")", "]") for line in lines]
-        areas = [f"model.{'attention.' if isinstance(model, RNNConfig) else ''}area=null", "model.second=null"]
+        areas = ["model.recurrent.attention.area=null"] if isinstance(model, TransformerConfig) else []
+        areas += [f"model.{'attention.' if isinstance(model, RNNConfig) else ''}area=null", "model.second=null"]
         assert load_config(None, [*given, *areas]) == TranslationConfig(model=model)
     assert {"task", "data.source", "model.attention.score", "training.betas"} <= {line.split(" = ")[0] for line in parts[0]}
 

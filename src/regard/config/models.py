@@ -208,13 +208,21 @@ class TransformerSettings(Frozen):
         return self.decoder_layers
 
 
+class RecurrentDecoderAttentionConfig(AttentionConfig):
+    """The attention of a recurrent decoder on a Transformer's encoder: as in `type: rnn`, but after the cell by default."""
+
+    query_state: Literal["previous", "current"] = Field(
+        default="current", description="previous: Bahdanau, attend before the cell; current: Luong, attend after it"
+    )
+
+
 class RecurrentDecoderConfig(Frozen):
     """A recurrent decoder on a Transformer's encoder: one attention, and a step of constant cost."""
 
     cell: Literal["gru", "lstm", "tanh"] = "gru"
     dim: int = Field(default=256, ge=1, le=MAX_SIZE, description="hidden size of the decoder")
     layers: int = Field(default=1, ge=1, le=MAX_LAYERS)
-    attention: AttentionConfig = Field(default=AttentionConfig(query_state="current"), description="over the encoder's states")
+    attention: RecurrentDecoderAttentionConfig = Field(default=RecurrentDecoderAttentionConfig(), description="over the encoder's states")
     readout: Literal["deep", "tanh"] = Field(default="tanh", description="as in `type: rnn`; its size is `embed_dim`")
 
 

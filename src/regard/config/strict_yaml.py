@@ -7,6 +7,7 @@ from typing import Any
 
 import yaml
 from yaml.composer import ComposerError
+from yaml.constructor import ConstructorError
 
 from regard.errors import shown
 
@@ -67,7 +68,20 @@ class _Loader(yaml.SafeLoader):
         return super().compose_node(parent, index)
 
     def flatten_mapping(self, node: Any) -> None:
-        super().flatten_mapping(node)
+        # Not PyYAML's: 6.0.4 takes an overridden value where both keys are the same object, as one-letter strings are.
+        own = [pair for pair in node.value if pair[0].tag != MERGE]
+        parts = [value for key, value in node.value if key.tag == MERGE]
+        node.value = own
+        merged: dict[Any, Any] = {}  # the first of several mappings wins
+        for part in (part for value in parts for part in (value.value if isinstance(value, yaml.SequenceNode) else [value])):
+            if not isinstance(part, yaml.MappingNode):
+                raise ConstructorError("while constructing a mapping", node.start_mark, "expected mappings to merge", part.start_mark)
+            self.flatten_mapping(part)
+            for pair in part.value:
+                merged.setdefault(_identity(pair[0]), pair)
+        for key, _ in own:
+            merged.pop(_identity(key), None)
+        node.value = [*merged.values(), *own]
         if len(node.value) > MAX_ENTRIES:
             raise ComposerError(None, None, f"more than {MAX_ENTRIES:,} merged keys", node.start_mark)
 
@@ -80,6 +94,10 @@ class _Loader(yaml.SafeLoader):
                     raise ComposerError(None, None, f"duplicate key {shown(key.value)}", key.start_mark)
                 seen.add(key.value)
         return node
+
+
+def _identity(key: Any) -> Any:
+    return (key.tag, key.value) if isinstance(key, yaml.ScalarNode) else id(key)
 
 
 _Loader.add_constructor(_TAG + "int", _Loader.construct_yaml_int)

@@ -27,7 +27,6 @@ from regard.tasks.forced_text import MIN_BEAM, ForcedText, Glossary
 from regard.tasks.long_lines import divide_line
 from regard.tasks.predict import Generation, Predictor, collector_paused, hypotheses_json, longest_first, predict
 from regard.tasks.run_folder import device_of
-from regard.tasks.shortlist import read_shortlist
 from regard.tasks.translation_run import TranslationRun, open_ensemble
 
 if TYPE_CHECKING:
@@ -254,6 +253,8 @@ class Translator(Predictor[TranslationRun]):
             ConfigError: there is none, or the run is an ensemble.
             CheckpointError: it is damaged.
         """
+        from regard.tasks.shortlist import read_shortlist
+
         return read_shortlist(self.run)
 
     def _shortlist_of(self, sources: Sequence[Sequence[int]], forced: Sequence[ForcedText]) -> OutputShortlist:
