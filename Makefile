@@ -72,7 +72,7 @@ draw: $(VENV)/.installed-dev
 	$(VENV)/bin/python benchmarks/plots.py
 
 docs: $(VENV)/.installed-docs runs/demo/model.html
-	$(RUN) mkdocs build --strict
+	NO_MKDOCS_2_WARNING=1 $(RUN) mkdocs build --strict
 	@echo "build/site/index.html; to read it with the search: $(RUN) http.server --directory build/site"
 
 # The live model of the front page is that of the demonstration, which is trained where it is not there.

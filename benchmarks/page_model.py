@@ -1,10 +1,9 @@
-"""The page with the model inside: its outputs beside those of the command line, its size, and its time for a sentence in a browser.
+"""The page with the model inside: its translations beside those of the command line, its size, and its time for a sentence in a browser.
 
     python benchmarks/page_model.py --multi30k DATA --runs RUN ... --out docs/results/page_model.json
-    python benchmarks/page_model.py --families FOLDER --out docs/results/page_model.json
 
-RUN: any translation run on Multi30k English to German. FOLDER: small models of each family are trained there on generated dates, and
-translate held-out dates. Headless Chromium opens each page from its file, with every request refused.
+RUN: any translation run on Multi30k English to German; `export_families.py` compares every other kind of run. Headless Chromium opens each
+page from its file, with every request refused.
 """
 
 from __future__ import annotations
@@ -14,25 +13,18 @@ import re
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-from explain import DATA, MODELS, SETTINGS
 from harness import Table, machine, median, options
 from peers import read_text
 from view_pictures import browser
 
-from regard.config import TranslationConfig, load_config
-from regard.data.lines import read_lines
 from regard.integrations.page_model import PageWeights, export_page
-from regard.tasks import generate, train_translation
-from regard.tasks.run_folder import read_config
 from regard.tasks.translation_prediction import Translator
 
 WEIGHTS: tuple[PageWeights, ...] = ("float32", "float16")
-FAMILIES = {**MODELS, "areas, learned keys": [*MODELS["areas"], "model.area.key_mode=features"]}
-UPDATES = 400
 COLUMNS = [
-    *("data", "model", "parameters", "weights", "page, MB", "without weights, MB", "beam", "sentences", "same text"),
+    *("model", "parameters", "weights", "page, MB", "without weights, MB", "beam", "sentences", "same text"),
     *("translation, ms", "with all views, ms"),
 ]
 # Each line through the page's own functions: what it says, and how long that and the whole record take.
@@ -47,29 +39,6 @@ for (const line of arguments[0]) {
 return JSON.stringify(found);"""
 
 
-class Case(NamedTuple):
-    """A run, and the lines that it translates."""
-
-    data: str
-    name: str
-    run: Path
-    lines: list[str]
-
-
-def families(folder: Path, count: int) -> Iterator[Case]:
-    """Train a small model of each family on generated dates, where it is not there."""
-    data = folder / "dates"
-    if not data.exists():
-        generate("dates", data, train=10_000, test=1_000, seed=1)
-    for name, settings in FAMILIES.items():
-        run = folder / name.replace(", ", "-").replace(" ", "-")
-        if not (run / "model").exists():
-            files = [f"data.source={data}/train.source", f"data.target={data}/train.target"]
-            more = [*DATA["dates"], *settings, *SETTINGS, "decoding.beam_size=5", f"training.max_updates={UPDATES}"]
-            train_translation(load_config(None, [*files, *more]), run)
-        yield Case("dates", name, run, read_lines(data / "test.source")[:count])
-
-
 def measure(driver: Any, page: Path, lines: list[str]) -> list[list[Any]]:
     """Return for each line its translation, and the milliseconds of it and of the record."""
     driver.get(page.as_uri())
@@ -79,45 +48,43 @@ def measure(driver: Any, page: Path, lines: list[str]) -> list[list[Any]]:
     return json.loads(driver.execute_script(LOOP, lines))
 
 
-def rows(driver: Any, case: Case) -> Iterator[list[Any]]:
+def rows(driver: Any, run: Path, lines: list[str]) -> Iterator[list[Any]]:
     """Measure a run with each kind of weights."""
-    translator, config = Translator.open(case.run), read_config(case.run, TranslationConfig)
-    expected = [item.text for item in translator.translate(case.lines)]
+    translator = Translator.open(run)
+    config = translator.run.config
+    expected = [item.text for item in translator.translate(lines)]
     count = sum(parameter.numel() for parameter in translator.run.model.parameters())
     for weights in WEIGHTS:
         with tempfile.TemporaryDirectory() as folder:
             page = Path(folder) / "model.html"
-            export_page(case.run, page, weights=weights)
-            found = measure(driver, page, case.lines)
+            export_page(run, page, weights=weights)
+            found = measure(driver, page, lines)
             text = page.read_text(encoding="utf-8")
         (inside,) = re.findall(r'id="regard-weights">([^<]*)<', text)
         sizes = [round(size / 1e6, 1) for size in (len(text.encode()), len(text.encode()) - len(inside))]
         same = sum(one == other for (one, _, _), other in zip(found, expected, strict=True))
-        facts = [case.data, case.name, count, weights, *sizes, config.decoding.beam_size, len(case.lines), same]
+        facts = [config.model.type, count, weights, *sizes, config.decoding.beam_size, len(lines), same]
         yield [*facts, *(median([each[place] for each in found], 0) for place in (1, 2))]
 
 
 def main() -> None:
     """Measure every run with both kinds of weights."""
     parser = options(__doc__, threads=2, sentences=200)
-    parser.add_argument("--multi30k", type=Path, help="folder with test_2016_flickr.en.gz")
-    parser.add_argument("--runs", type=Path, nargs="+", default=[], help="runs on Multi30k")
-    parser.add_argument("--families", type=Path, help="folder for small runs of each family")
+    parser.add_argument("--multi30k", type=Path, required=True, help="folder with test_2016_flickr.en.gz")
+    parser.add_argument("--runs", type=Path, nargs="+", required=True, help="runs on Multi30k")
     arguments = parser.parse_args()
-    cases: list[Case] = []
-    if arguments.multi30k:
-        lines = read_text(arguments.multi30k / "test_2016_flickr.en.gz")[: arguments.sentences]
-        cases += [Case("Multi30k", read_config(run, TranslationConfig).model.type, run, lines) for run in arguments.runs]
-    if arguments.families:
-        cases += families(arguments.families, arguments.sentences)
+    lines = read_text(arguments.multi30k / "test_2016_flickr.en.gz")[: arguments.sentences]
     driver: Any = browser()
     driver.set_script_timeout(600)
     chromium = driver.capabilities["browserVersion"]
-    note = f"`python benchmarks/page_model.py`, medians of a sentence, headless Chromium {chromium}; {machine(1, 'selenium')}."
-    table = Table(arguments.out, COLUMNS, note, key=4)
+    note = (
+        f"`python benchmarks/page_model.py`: Multi30k en-de, test_2016_flickr, medians of a sentence, headless Chromium {chromium}; "
+        f"{machine(1, 'selenium')}."
+    )
+    table = Table(arguments.out, COLUMNS, note, key=3)
     try:
-        for case in cases:
-            for row in rows(driver, case):
+        for run in arguments.runs:
+            for row in rows(driver, run, lines):
                 table.add(row)
     finally:
         driver.quit()

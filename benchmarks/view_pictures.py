@@ -24,7 +24,7 @@ from regard.viewer import read_records, save_page
 
 FLAGS = (
     *("--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars", "--force-device-scale-factor=1"),
-    "--host-resolver-rules=MAP * ~NOTFOUND",  # without a network
+    "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",  # without a network
 )
 SIZE = (1280, 860)
 BOTTOM = """const all = ['#view', '#focus', '.bar'].map((name) => document.querySelector(name)).filter((node) => !node.hidden);
