@@ -90,7 +90,10 @@ def main() -> None:
             milliseconds, said = opened(address, arguments.rounds)
         pages = len(list(site.rglob("*.html")))
         size = round(sum(path.stat().st_size for path in site.rglob("*") if path.is_file()) / 1e6, 1)
-    note = f"`python benchmarks/documentation_site.py`, medians of {arguments.rounds}; the live model was given {SENTENCE!r}; {machine(1, 'selenium')}."
+    note = (
+        f"`python benchmarks/documentation_site.py`, medians of {arguments.rounds}; the live model was given {SENTENCE!r}; "
+        f"{machine(1, 'selenium')}."
+    )
     table = Table(arguments.out, ["what", "measured"], note)
     for row in (
         ["warnings of the build, without a network", warnings],
