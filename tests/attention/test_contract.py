@@ -470,7 +470,7 @@ def test_inputs_that_do_not_fit_are_refused_with_both_shapes(name):
 
 # The table itself, and the file format.
 
-NO_MECHANISM = {"ScoreFunctionEstimator": "a term of the loss"}
+NO_MECHANISM = {"ScoreFunctionEstimator": "a term of the loss", "NGramReadout": "weighs nothing; tests/attention/test_ngram.py"}
 PARAMETERS = {
     "AdditiveScore": {"key.bias": (A,), "key.weight": (A, DK), "query.weight": (A, DQ), "vector": (A,)},
     "Areas": {},

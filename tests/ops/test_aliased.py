@@ -39,6 +39,7 @@ def learned(q: Tensor, k: Tensor, v: Tensor, *weights: Tensor) -> Any:
 
 THREE: list[Shape] = [(2, N, D)] * 3
 HEADS: list[Shape] = [(2, 1, N, D)] * 3
+SOURCES = ops.copy_places(torch.tensor([[4, 900, 4, 5, 900, 700][:N]] * 2), N)
 # Every operation of several tensors, by the names of test_gradients.py.
 CASES: dict[str, Case] = {
     "additive_scores": (ops.additive_scores, [(2, N, D), (2, N, D), (D,)]),
@@ -48,6 +49,7 @@ CASES: dict[str, Case] = {
     "area_attention, weights": (area(max_area=2, mask=holes(1, 1, N, N), need_weights=True), HEADS),
     "area_attention, areas": (area(max_area=2, mask=holes(1, 1, N, N), need_weights="areas"), HEADS),
     "area_attention, modes": (area(max_area=2, key_mode="max", value_mode="max", top_k=3), HEADS),
+    "area_attention, entmax15": (area(max_area=2, mask=holes(1, 1, N, N), normalizer="entmax15"), HEADS),
     "area_attention, features": (learned, [*[(1, 1, N, 16)] * 3, (2, 8), (2, 8), (16, 48), (16, 16)]),
     "attention": (flex(), [(1, 2, N, 11)] * 3 + [(2, 11)]),
     "attention, areas": (flex(max_area=2), [(1, 2, N, 11)] * 3 + [(2, 11)]),
@@ -69,6 +71,15 @@ CASES: dict[str, Case] = {
         lambda q, k, v: ops.cached_attention(q[None].expand(2, -1, -1, -1), k, v, PLACES, lengths=torch.tensor([3, 2]))[0],
         [(N, 1, D)] * 3,
     ),
+    "copy_log_probs": (
+        lambda x, g, w: ops.copy_log_probs(x, g, w.softmax(-1), SOURCES)[..., :N],
+        [(2, 2, N), (2, 2), (2, 2, N)],
+    ),
+    "copy_loss": (
+        lambda x, g, w: ops.copy_loss(x, g, w.softmax(-1), SOURCES, SOURCES[:, :2], real=torch.ones(2, 2, dtype=torch.bool)).loss,
+        [(2, 2, N), (2, 2), (2, 2, N)],
+    ),
+    "ngram_parts": (ops.ngram_parts, [(2, 1, 4)] * 2),
     "residual": (ops.residual, [(N, D), (N, D), (D,), (D,)]),
     "lstm_gates": (ops.lstm_gates, [(2, 12), (2, 3)]),
     "nonlocal_attention": (lambda q, k, v: ops.nonlocal_attention(q, k, v, mask=holes(1, N, N))[0], THREE),

@@ -20,7 +20,7 @@ NOT_DIFFERENTIABLE = {
     **dict.fromkeys(
         ("AreaFeatures", "AreaResult", "AreaWeights", "NonLocalResult", "SequenceLoss", "FiniteKeyValue", "TopLogProbs"), "a record"
     ),
-    **dict.fromkeys(("RunningTotals", "LazyLogits", "lazy_logits"), "for decoding, under inference_mode"),
+    **dict.fromkeys(("RunningTotals", "LazyLogits", "OutputShortlist", "lazy_logits"), "for decoding, under inference_mode"),
     "attention_blocks": "a record",
     **dict.fromkeys(("area_mask", "block_mask", "causal_mask", "length_mask", "window_mask"), "a boolean mask"),
     **dict.fromkeys(("area_count", "area_spans"), "whole numbers"),
@@ -152,6 +152,11 @@ CASES: dict[str, Case] = {
         lambda: (draw(B, T, 6), draw(B, T), draw(B, T, S)),
     ),
     "coverage_loss": (lambda w: ops.coverage_loss(w.softmax(-1), query_mask=holes(B, T)), lambda: (draw(B, T, S),)),
+    "link_loss": (
+        lambda w: ops.link_loss(w.softmax(-1), torch.tensor([[0, 0, 1], [0, 0, 4], [1, 2, 0]])),
+        lambda: (draw(B, T, S),),
+    ),
+    "ngram_parts": (ops.ngram_parts, lambda: (draw(B, T, 6), draw(B, 1, 6))),
     "sparsemax": (lambda x: ops.sparsemax(x, holes(T, S)), lambda: (draw(T, S),)),
     "entmax15": (lambda x: ops.entmax15(x, holes(T, S)), lambda: (draw(T, S),)),
     "normalize": (lambda x: ops.normalize(x, holes(T, S), normalizer="entmax15"), lambda: (draw(T, S),)),

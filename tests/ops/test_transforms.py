@@ -72,6 +72,7 @@ LEFT = {
         "Linear",
         "RunningTotals",
         "LazyLogits",
+        "OutputShortlist",
         "causal_mask",
         "packed_weights",
         "cached_by_owner",

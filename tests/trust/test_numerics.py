@@ -48,6 +48,11 @@ ELSEWHERE = {
     **dict.fromkeys(("greedy_positions", "sample_positions", "top_tokens"), "whole answers, compared below"),
     "area_attention": "a kernel, below",
     "dropout": "a draw; tests/ops/test_residual.py",
+    "OutputShortlist": "rows of an output layer; tests/tasks/test_shortlist.py",
+    **dict.fromkeys(("copy_log_probs", "copy_loss", "coverage_loss"), "beside loops in tests/ops/test_copying.py"),
+    **dict.fromkeys(("sparsemax", "entmax15", "normalize"), "beside a bisection, in each precision, in tests/ops/test_sparsemax.py"),
+    "link_loss": "beside loops in tests/ops/test_link_loss.py",
+    "ngram_parts": "copies only; tests/attention/test_ngram.py",
 }
 
 

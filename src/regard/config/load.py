@@ -25,6 +25,8 @@ AnyFrozen = TypeVar("AnyFrozen", bound=Frozen)
 # Maximum nesting of keys; settings have six levels. A file that refers to itself may be endless.
 MAX_DEPTH = 6
 MAX_ERRORS = 5
+MAX_KEYS = 12
+"""Number of known keys that an error lists."""
 # Maximum characters of a key in a message.
 LONGEST_NAME = 30
 
@@ -312,7 +314,7 @@ def _explain(item: Mapping[str, Any], kind: type[Frozen]) -> str:
     meant = None
     if not other_family:
         meant = suggested_path(kind, path, item["input"], cutoff=0.8) or suggested_mechanism(kind, names[-1])
-    return f"{path}: unknown key{_meant(meant) or (f'; known keys: {listed(known)}' if known else '')}"
+    return f"{path}: unknown key{_meant(meant) or (f'; known keys: {listed(known, most=MAX_KEYS)}' if known else '')}"
 
 
 def _meant(words: str | None) -> str:

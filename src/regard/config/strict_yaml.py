@@ -56,6 +56,10 @@ class _Loader(yaml.SafeLoader):
     yaml_implicit_resolvers = _RESOLVERS
     aliases = 0
 
+    def __init__(self, stream: str) -> None:
+        super().__init__(stream)
+        self.entries: dict[int, int] = {}  # of each mapping with merged parts, those that it overrides included
+
     def construct_yaml_int(self, node: Any) -> int:
         text = self.construct_scalar(node)
         return int(text, 8) if text.startswith("0o") else int(text, 16) if text.startswith("0x") else int(text)
@@ -72,17 +76,21 @@ class _Loader(yaml.SafeLoader):
         own = [pair for pair in node.value if pair[0].tag != MERGE]
         parts = [value for key, value in node.value if key.tag == MERGE]
         node.value = own
+        entries = len(own)
         merged: dict[Any, Any] = {}  # the first of several mappings wins
         for part in (part for value in parts for part in (value.value if isinstance(value, yaml.SequenceNode) else [value])):
             if not isinstance(part, yaml.MappingNode):
                 raise ConstructorError("while constructing a mapping", node.start_mark, "expected mappings to merge", part.start_mark)
             self.flatten_mapping(part)
+            entries += self.entries.get(id(part), len(part.value))
             for pair in part.value:
                 merged.setdefault(_identity(pair[0]), pair)
         for key, _ in own:
             merged.pop(_identity(key), None)
         node.value = [*merged.values(), *own]
-        if len(node.value) > MAX_ENTRIES:
+        if parts:
+            self.entries[id(node)] = entries
+        if entries > MAX_ENTRIES:
             raise ComposerError(None, None, f"more than {MAX_ENTRIES:,} merged keys", node.start_mark)
 
     def compose_mapping_node(self, anchor: Any) -> Any:

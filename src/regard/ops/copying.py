@@ -8,9 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from regard.errors import RangeError
 from regard.ops.cross_entropy import SequenceLoss
-from regard.ops.tensor_checks import Argument, Signature
+from regard.ops.tensor_checks import Argument, Signature, check_range
 
 LEAST = 1e-10
 """Probability of a target word that is in neither the vocabulary nor the attended source: a loss of 23 nats instead of infinity."""
@@ -104,7 +103,7 @@ def copy_log_probs(logits: Tensor, gate: Tensor, weights: Tensor, places: Tensor
         [[[0.25, 0.5, 0.0, 0.25]]]
     """
     _MIXTURE.check(logits, gate, weights, places)
-    _check_places(places, logits)
+    check_range("copy_log_probs", "places", places, 0, logits.shape[-1] + places.shape[1] - 1)
     generated, copied = _parts(logits, gate, weights, places)
     size, source = logits.shape[-1], places.shape[1]
     first = _firsts(places)
@@ -144,7 +143,7 @@ def copy_loss(
         4.0
     """
     _LOSS.check(logits, gate, weights, places, goals, real)
-    _check_places(places, logits)
+    check_range("copy_loss", "places", places, 0, logits.shape[-1] + places.shape[1] - 1)
     generated, copied = _parts(logits, gate, weights, places)
     size, first = logits.shape[-1], _firsts(places).unsqueeze(1)
     # Log-probability of the word at each source position, and of the goals.
@@ -196,8 +195,3 @@ def _firsts(places: Tensor) -> Tensor:
         return torch.zeros_like(places, dtype=torch.bool)
     first = (places.unsqueeze(2) == places.unsqueeze(1)).to(torch.uint8).argmax(-1)
     return first == torch.arange(places.shape[1], device=places.device)
-
-
-def _check_places(places: Tensor, logits: Tensor) -> None:
-    if places.device.type == "cpu" and places.numel() and int(places.max()) >= (most := logits.shape[-1] + places.shape[1]):
-        raise RangeError(f"places: expected entries below V + S = {most}, found {int(places.max())}; `copy_places` makes them")

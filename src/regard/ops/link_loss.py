@@ -44,5 +44,5 @@ def link_loss(weights: Tensor, links: Tensor) -> Tensor:
     rows, columns = links[:, 0] * target + links[:, 1], links[:, 2]
     found = weights.flatten(0, 1)
     log_shares = found[rows, columns].clamp(min=least).log() - found.sum(-1)[rows].clamp(min=least).log()
-    counts = torch.zeros(batch * target, dtype=weights.dtype, device=weights.device).index_add_(0, rows, torch.ones_like(log_shares))
+    counts = torch.zeros(batch * target, dtype=weights.dtype, device=weights.device).index_add(0, rows, torch.ones_like(log_shares))
     return -(log_shares / counts[rows]).sum()

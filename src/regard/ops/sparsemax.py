@@ -71,7 +71,7 @@ def sparsemax(scores: Tensor, mask: Tensor | None = None) -> Tensor:
         >>> sparsemax(torch.tensor([[1.0, 0.5, -1.0]])).tolist()
         [[0.75, 0.25, 0.0]]
     """
-    return _sparse("sparsemax", scores, mask, _Sparsemax.apply)
+    return _sparse("sparsemax", scores, mask, _traced_sparsemax if torch.compiler.is_compiling() else _Sparsemax.apply)
 
 
 def entmax15(scores: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -98,7 +98,7 @@ def entmax15(scores: Tensor, mask: Tensor | None = None) -> Tensor:
         >>> entmax15(torch.tensor([[2.0, 2.0, -1.0]])).round(decimals=4).tolist()
         [[0.5, 0.5, 0.0]]
     """
-    return _sparse("entmax15", scores, mask, _Entmax15.apply)
+    return _sparse("entmax15", scores, mask, _traced_entmax15 if torch.compiler.is_compiling() else _Entmax15.apply)
 
 
 def _sparse(name: str, scores: Tensor, mask: Tensor | None, weigh: Callable[[Tensor], Any]) -> Tensor:
@@ -117,7 +117,7 @@ def _sparse(name: str, scores: Tensor, mask: Tensor | None, weigh: Callable[[Ten
 
 def _below_best(scores: Tensor) -> Tensor:
     # Distances to the best score. Those of 1 and more have weight 0, so that -inf may become -1: all sums below stay finite.
-    return (scores - scores.amax(-1, keepdim=True)).clamp(min=-1.0)
+    return (scores - scores.detach().amax(-1, keepdim=True)).clamp(min=-1.0)
 
 
 def _at_last(found: Tensor, inside: Tensor) -> Tensor:
@@ -193,3 +193,28 @@ def _through(weights: Tensor, factor: Tensor, change: Tensor) -> Tensor:
     change = change.masked_fill(weights == 0, 0.0)
     mean = (factor * change).sum(-1, keepdim=True) / factor.sum(-1, keepdim=True)
     return factor * (change - mean)
+
+
+# torch.compile takes no autograd function with a `jvp`: there the support is found without gradients, and the rest is differentiated.
+
+
+def _traced_sparsemax(scores: Tensor) -> Tensor:
+    scores = _below_best(scores)
+    support = _Sparsemax.forward(scores.detach()) > 0
+    tau = (scores.masked_fill(~support, 0.0).sum(-1, keepdim=True) - 1) / support.sum(-1, keepdim=True).clamp(min=1)
+    return torch.where(support, scores - tau, _outside(scores))
+
+
+def _traced_entmax15(scores: Tensor) -> Tensor:
+    support = _Entmax15.forward(scores.detach()) > 0
+    scores = _below_best(scores / 2)
+    kept, count = scores.masked_fill(~support, 0.0), support.sum(-1, keepdim=True).clamp(min=1)
+    mean = kept.sum(-1, keepdim=True) / count
+    spread = (kept * kept).sum(-1, keepdim=True) - count * mean * mean
+    tau = mean - ((1 - spread) / count).clamp(min=0.0).sqrt()
+    return torch.where(support, (scores - tau).square(), _outside(scores))
+
+
+def _outside(scores: Tensor) -> Tensor:
+    # Zeros, or NaN in a row with NaN.
+    return scores.detach().sum(-1, keepdim=True) * 0.0
