@@ -145,7 +145,7 @@ MECHANISMS = (
     Mechanism(
         "sparsemax",
         "Euclidean projection onto the simplex, 2-entmax",
-        'ops.sparsemax, normalizer="sparsemax"',
+        'ops.sparsemax, Attention(normalizer="sparsemax")',
         "Martins 2016, Eq. 1-11",
         "a_s = max(e_s - tau, 0), with tau such that sum_s a_s = 1; de = diag(u) da - u (u . da) / sum_s u_s, u_s = [a_s > 0]",
         _SORTED,
@@ -154,7 +154,7 @@ MECHANISMS = (
     Mechanism(
         "entmax",
         "1.5-entmax, between softmax and sparsemax",
-        'ops.entmax15, normalizer="entmax15"',
+        'ops.entmax15, Attention(normalizer="entmax15")',
         "Peters 2019, Eq. 9, Prop. 2",
         "a_s = max(e_s / 2 - tau, 0)^2, with tau such that sum_s a_s = 1; de = diag(u) da - u (u . da) / sum_s u_s, u_s = sqrt(a_s)",
         _SORTED,
