@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import logging
 import math
 import subprocess
@@ -557,8 +558,9 @@ def test_a_static_cache_gives_what_a_growing_one_gives() -> None:
     ids = tiny.tokens(2, 7)
     expected = output(model, input_ids=ids)
     cache = transformers.StaticCache(config=model.config, max_cache_len=11)
-    first = output(model, input_ids=ids[:, :5], past_key_values=cache)
-    rest = [output(model, input_ids=ids[:, i : i + 1], past_key_values=cache) for i in (5, 6)]
+    given = {"cache" if "cache" in inspect.signature(model.forward).parameters else "past_key_values": cache}
+    first = output(model, input_ids=ids[:, :5], **given)
+    rest = [output(model, input_ids=ids[:, i : i + 1], **given) for i in (5, 6)]
     torch.testing.assert_close(torch.cat([first, *rest], 1), expected, atol=1e-5, rtol=1e-5)
 
 

@@ -18,6 +18,8 @@ from regard.mask_check.automatic import companions_of
 
 LENGTH, ROWS = 9, 4
 WINDOWS = ("sliding_window", "attention_window_size")
+CACHES = ("cache", "past_key_values")
+"""Names of the cache among the arguments and outputs of a model: of transformers 5.24, and of older ones."""
 LONGEST = 40
 """Max columns of random tokens; enough to exceed a short attention window."""
 SPECIAL = 10
@@ -113,7 +115,7 @@ def hugging_face_adapter(model: Any, batch: Inputs | None) -> Adapter:
     by_column = batch is not None and "position_ids" in batch and "position_ids" not in companions
     sides: tuple[Side, ...] = (own,) if by_column or not mask else ("right", "left")
     call = _call if own == "left" else _call_as_generate
-    if "past_key_values" in parameters and name == "input_ids" and getattr(model.config, "use_cache", False):
+    if _cache_name(model) in parameters and name == "input_ids" and getattr(model.config, "use_cache", False):
         # A step of a recurrent layer reads one token, the first one many.
         chunked = not getattr(model, "_is_stateful", False)
         return Adapter((sequence,), call, _start, _step, chunked=chunked, window=_window(model), sides=sides)
@@ -230,7 +232,7 @@ def _call(model: Any, inputs: Inputs) -> Any:
         extra["use_cache"] = False
     output = model(**inputs, **extra, return_dict=True)
     # The cache is no output to compare; a loss has no positions.
-    return {key: value for key, value in output.items() if key not in ("past_key_values", "loss")}
+    return {key: value for key, value in output.items() if key not in (*CACHES, "loss")}
 
 
 def _call_as_generate(model: Any, inputs: Inputs) -> Any:
@@ -245,6 +247,12 @@ def _is_padded_left(batch: Inputs | None) -> bool:
     return mask is not None and mask.ndim == 2 and bool((mask[:, 0] == 0).any())
 
 
+def _cache_name(model: Any) -> str:
+    # What the model's forward pass calls its cache.
+    parameters = inspect.signature(model.forward).parameters
+    return next((name for name in CACHES if name in parameters), CACHES[-1])
+
+
 def _start(model: Any, inputs: Inputs) -> dict[str, Any]:
     state: dict[str, Any] = {"attention_mask": inputs.get("attention_mask"), "position_ids": inputs.get("position_ids"), "read": 0}
     if getattr(model, "_is_stateful", False):
@@ -252,7 +260,7 @@ def _start(model: Any, inputs: Inputs) -> dict[str, Any]:
         from transformers import DynamicCache
 
         model(inputs["input_ids"][:, :1], use_cache=False)
-        state["past_key_values"] = DynamicCache(config=model.config.get_text_config())
+        state["cache"] = DynamicCache(config=model.config.get_text_config())
         if state["position_ids"] is None:
             state["position_ids"] = torch.arange(inputs["input_ids"].shape[1], device=model.device).expand(inputs["input_ids"].shape)
     if model.config.is_encoder_decoder:
@@ -263,7 +271,8 @@ def _start(model: Any, inputs: Inputs) -> dict[str, Any]:
 
 def _step(model: Any, tokens: Tensor, state: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
     read = state["read"] + tokens.shape[1]
-    given: Inputs = {"past_key_values": state.get("past_key_values"), "use_cache": True, "return_dict": True}
+    cache = state.get("cache")
+    given: Inputs = {_cache_name(model): cache, "use_cache": True, "return_dict": True}
     mask = state["attention_mask"]
     if model.config.is_encoder_decoder:
         given |= {"decoder_input_ids": tokens, "encoder_outputs": state["encoder_outputs"], "attention_mask": mask}
@@ -272,6 +281,6 @@ def _step(model: Any, tokens: Tensor, state: dict[str, Any]) -> tuple[Any, dict[
         if state["position_ids"] is not None:
             given["position_ids"] = state["position_ids"][:, state["read"] : read]
     output = model(**given)
-    kept = output.get("past_key_values", given["past_key_values"])
+    kept = next((output[key] for key in CACHES if key in output), cache)
     shown_outputs = {key: output[key] for key in ("logits", "last_hidden_state") if key in output}
-    return shown_outputs, state | {"past_key_values": kept, "read": read}
+    return shown_outputs, state | {"cache": kept, "read": read}
