@@ -117,5 +117,5 @@ def test_an_error_is_one_line(
 def test_the_sets_are_still_generated(call: Callable[..., Any], tmp_path: Path) -> None:
     answer = call("generate", "sort", "--out", tmp_path / "sort", "--count", 5, "--test", 2, "--seed", 3)
     assert answer.code == 0
-    assert len(answer.out.splitlines()) == 5
+    assert len(answer.out.splitlines()) == 6  # three files of each part: sources, targets, links
     assert len((tmp_path / "sort" / "train.source").read_text().splitlines()) == 5

@@ -81,6 +81,8 @@ CASES = {
     "explain": Case(
         "{}/labels-run --examples {}/labels/valid.tsv --max-words 1 --random-draws 1", (LOADING, "Reading ", "Measuring faithfulness")
     ),
+    "shortlist": Case("{}/run --source {}/source --target {}/target", (LOADING, "Counting linked words", "Measuring the shortlist")),
+    "distill": Case("{}/run --source {}/source --out {}/taught --beam-size 1", ("Checking finished shards", "Answering shards")),
     "view": Case("{}/run --text ein --output {}/page.html", ("Recording attention", "Writing "), lines=1),
     "check": Case("{}/run", (LOADING, "Checking ")),
     "compare": Case("{}/study.yaml --out {}/study", ("Run ", "Translating", "Writing the report", "Significance test")),

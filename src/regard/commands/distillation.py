@@ -15,6 +15,7 @@ import typer
 from regard.commands.options import BatchSize, Beam, Cpus, DecodingPrecision, EnsembleRuns, Gpus, On, RunFolder, Workers
 from regard.commands.terminal import write_line, write_message
 from regard.errors import ConfigError, DataError
+from regard.progress import stage
 
 if TYPE_CHECKING:
     from regard.metrics.alignment import Links
@@ -46,16 +47,19 @@ def shortlist(
     opened = open_translation_run(run)
     counts = ShortlistCounts(opened)
     apart: list[tuple[str, str]] = []
-    for pairs, own in _blocks(source, target, links):
-        kept = [number for number in range(len(pairs)) if number % _APART != _APART - 1]
-        apart += pairs[_APART - 1 :: _APART]
-        counts.add([pairs[number] for number in kept], None if own is None else [own[number] for number in kept])
+    with stage("Counting linked words", unit="pairs") as counting:
+        for pairs, own in _blocks(source, target, links):
+            kept = [number for number in range(len(pairs)) if number % _APART != _APART - 1]
+            apart += pairs[_APART - 1 :: _APART]
+            counts.add([pairs[number] for number in kept], None if own is None else [own[number] for number in kept])
+            counting.advance(len(pairs))
     learned = counts.shortlist(candidates=candidates, frequent=frequent)
     if not learned.tokens:
         raise ConfigError(f"{source}: no word of these pairs is linked")
     write_shortlist(run, learned)
     write_line(f"{run / FILE}: {len(learned.tokens)} source tokens")
-    found = measure_shortlist(opened, learned, apart[:_MOST_MEASURED])
+    with stage("Measuring the shortlist"):
+        found = measure_shortlist(opened, learned, apart[:_MOST_MEASURED])
     if found.pairs:
         write_message(
             f"{found.pairs} pairs left out: {found.tokens:.0f} of {len(opened.vocabularies.target)} tokens per sentence, "
