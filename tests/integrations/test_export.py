@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,14 +13,17 @@ import torch
 from typer.testing import CliRunner
 
 from regard.cli import app
-from regard.config import CrossedConfig, RNNConfig, load_config, validate
+from regard.config import CrossedConfig, RNNConfig, TransformerConfig, load_config, validate
 from regard.data.batching import collate
 from regard.data.lines import read_lines
+from regard.data.shortlist import Shortlist
 from regard.data.vocabulary import BOS, EOS, PAD
 from regard.decoding import DecodingOptions, Hypothesis, beam_search, greedy_search
 from regard.errors import CheckpointError, ConfigError, DataError
 from regard.integrations.ctranslate2 import check_config, export_run, vocabulary_entries
+from regard.ops import OutputShortlist
 from regard.tasks import generate, train_translation
+from regard.tasks.shortlist import read_shortlist, write_shortlist
 from regard.tasks.translation_run import TranslationRun, open_translation_run
 from tests.tasks.tiny import trained
 
@@ -58,13 +63,13 @@ def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     return opened(folder / "run", folder / "out", run.vocabularies.source.encode_ids(lines))
 
 
-def search(pair: Pair, **options: Any) -> list[list[Hypothesis]]:
+def search(pair: Pair, *, step: Any = None, **options: Any) -> list[list[Hypothesis]]:
     batch = collate(pair.sources, [[] for _ in pair.sources], tuple(range(len(pair.sources))))
     found = DecodingOptions(bos=BOS, eos=EOS, pad=PAD, max_length=LENGTH, length_penalty=0.0, **options)
     model = pair.run.model
     with torch.inference_mode():
         function = greedy_search if found.beam_size == 1 else beam_search
-        return function(model.step, model.start(batch.source, batch.source_lengths), batch_size=len(pair.sources), options=found)
+        return function(step or model.step, model.start(batch.source, batch.source_lengths), batch_size=len(pair.sources), options=found)
 
 
 def there(pair: Pair, **options: Any) -> list[Any]:
@@ -101,6 +106,27 @@ def test_given_targets_get_the_same_probabilities(pair: Pair) -> None:
         assert own[0].log_probs == pytest.approx(scored.log_probs[: len(own[0].tokens)], abs=1e-4)
 
 
+@pytest.mark.parametrize("beam_size", [1, 4])
+def test_a_shortlist_goes_along_as_a_vocabulary_map(pair: Pair, tmp_path: Path, beam_size: int) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(pair.run.folder, run)
+    letters = range(4, len(pair.entries))
+    # A letter may become the next but one only, and every sentence may have the first.
+    write_shortlist(run, Shortlist([letters[0]], {own: [letters[(place + 2) % len(letters)]] for place, own in enumerate(letters)}))
+    here = opened(run, tmp_path / "out", pair.sources[:40])
+    changed = 0
+    for ids in here.sources:
+        one = here._replace(sources=[ids])
+        (free,), (other,) = search(one, beam_size=beam_size), there(one, beam_size=beam_size, use_vmap=True)
+        tokens = torch.from_numpy(read_shortlist(here.run).candidates([ids]))
+        step = partial(here.run.model.decoding_step, shortlist=OutputShortlist.of(here.run.model.output, tokens))
+        (own,) = search(one, step=step, beam_size=beam_size)
+        assert own[0].tokens == numbers(here, other.hypotheses[0])
+        assert own[0].score == pytest.approx(other.scores[0], abs=1e-4)
+        changed += own[0].tokens != free[0].tokens
+    assert changed
+
+
 @pytest.mark.parametrize("kind", ["bpe", "unigram", "character"])
 def test_every_kind_of_vocabulary_and_separate_tables_go_along(tmp_path: Path, kind: str) -> None:
     model = {"type": "transformer", "embed_dim": 14, "ff_dim": 11, "num_heads": 7, "encoder_layers": 1, "decoder_layers": 2}
@@ -122,6 +148,7 @@ def test_every_kind_of_vocabulary_and_separate_tables_go_along(tmp_path: Path, k
     ("config", "message"),
     [
         (RNNConfig(), "model.type: rnn, but CTranslate2 runs plain Transformers only"),
+        (TransformerConfig(decoder="recurrent"), "model.decoder: recurrent, but CTranslate2 runs plain Transformers only"),
         (CrossedConfig(), "model.type: crossed, but CTranslate2 runs plain Transformers only"),
         (
             load_config(None, ["model.type=transformer", "model.area.max_area=3"]).model,

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from regard.data.vocabulary import SPECIALS
+from regard.data.vocabulary import BOS, EOS, UNK
 from regard.errors import CheckpointError
 from regard.strict_json import parse_json
 
@@ -22,21 +22,21 @@ class Shortlist:
     Jean et al. 2015 (arXiv:1412.2007), section 3.2; the "vocabulary map" of CTranslate2, the "shortlist" of Marian.
 
     Args:
-        always: tokens of every shortlist; the special tokens always belong to it.
+        always: tokens of every shortlist; UNK, BOS and EOS always belong to it.
         tokens: target tokens by source token.
 
     Example:
         >>> shortlist = Shortlist([9], {5: [7, 6], 8: [6]})
         >>> shortlist.candidates([[5, 4], [8]]).tolist()
-        [0, 1, 2, 3, 6, 7, 9]
+        [1, 2, 3, 6, 7, 9]
     """
 
     def __init__(self, always: Iterable[int], tokens: Mapping[int, Sequence[int]]) -> None:
-        self.always = sorted({*range(len(SPECIALS)), *always})
+        self.always = sorted({UNK, BOS, EOS, *always})
         self.tokens = {source: list(targets) for source, targets in tokens.items()}
 
     def candidates(self, sources: Iterable[Sequence[int]], more: Iterable[int] = ()) -> np.ndarray:
-        """Return the tokens that a batch may generate, ascending, special tokens first.
+        """Return the tokens that a batch may generate, ascending.
 
         Args:
             sources: the source tokens of each sentence.

@@ -98,7 +98,7 @@ def vocabulary_map(shortlist: Shortlist, source: Sequence[str], target: Sequence
 
     Example:
         >>> vocabulary_map(Shortlist([4], {4: [5]}), ["<pad>", "<unk>", "<s>", "</s>", "ein"], ["<pad>", "<unk>", "<s>", "</s>", "a", "b"])
-        '\\t<pad> <unk> <s> </s> a\\nein\\tb\\n'
+        '\\t<unk> <s> </s> a\\nein\\tb\\n'
     """
 
     def line(key: str, tokens: Iterable[int]) -> str:

@@ -105,12 +105,12 @@ def search(
         RangeError: a token is outside the embedding table.
     """
     early = output.places(rules.early)
-    if rules.highest >= output.vocabulary or len(early) < len(rules.early):
+    if rules.highest >= output.vocabulary or not len(output.places(rules.early[-1:])):
         return None
     batch, most = len(rules.limits), int(rules.limits.max())
     best = output.prepared(hidden, early, instead=int(early[-1]), least=rules.least)
     last, totals, now = torch.full_like(rules.limits, rules.bos), torch.zeros(batch), torch.tensor([batch, 0, -1])
-    given: dict[str, Any] = {"most": most, "output": ctypes.pointer(best), "forbidden": len(rules.early), "min_length": rules.min_length}
+    given: dict[str, Any] = {"most": most, "output": ctypes.pointer(best), "forbidden": len(early), "min_length": rules.min_length}
     tensors: list[Tensor | None] = [rules.limits, torch.arange(batch), last, kept, totals, now]
     if words is None:
         step.tokens, step.parents = last.data_ptr(), kept.data_ptr()
