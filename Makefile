@@ -14,7 +14,7 @@ INSTALL = $(RUN) pip install --disable-pip-version-check
 
 help:
 	@echo "make demo    install, train a small attention model on generated dates, show what it attended to"
-	@echo "make test    the default tests: no network, no GPU, a few minutes on 2 cores"
+	@echo "make test    the default tests: no network, no GPU, a quarter of an hour on 2 cores"
 	@echo "make check   ruff, formatting, pyright"
 	@echo "make format  put the code into the form that make check wants"
 	@echo "make data    the tests on real data; REGARD_DATA=FOLDER says where it is"
