@@ -37,7 +37,8 @@ def attention_weights(batch: ModelBatch) -> Tensor:
         >>> from regard.explanations import LabelBatch
         >>> from regard.models import build_classifier
         >>> model = build_classifier(ClassifierConfig(), vocab_size=11, classes=3, unknown=1).eval()
-        >>> attention_weights(LabelBatch(model, [torch.tensor([[4, 5]])], [torch.tensor([2])], torch.tensor([1]))).sum().item()
+        >>> weights = attention_weights(LabelBatch(model, [torch.tensor([[4, 5]])], [torch.tensor([2])], torch.tensor([1])))
+        >>> round(weights.sum().item(), 4)
         1.0
     """
     with torch.no_grad():
