@@ -100,14 +100,14 @@ def batch_of(name: str) -> ModelBatch:
     return LabelBatch(model, [text for text, _ in texts], [count for _, count in texts], labels)
 
 
-def sorter(*, norm: str = "pre") -> Any:
+def sorter(*, norm: str = "pre", layers: int = 1) -> Any:
     """Return a Transformer that copies: output t is the source token 4 + t wherever it stands, and the end of the source is its last.
 
     The source's self-attention and the target's add nothing; the target embeds nothing but positions; attention to the source finds the
-    token by its vector, and the output layer reads what was found.
+    token by its vector, and the output layer reads what was found. Decoder layers after the first add nothing.
     """
     dim, content = 64, torch.arange(32, 64, 2)[:VOCABULARY]  # features in which a position under ten is next to nothing
-    config = TransformerConfig(embed_dim=dim, ff_dim=7, num_heads=1, encoder_layers=1, decoder_layers=1, norm=norm)
+    config = TransformerConfig(embed_dim=dim, ff_dim=7, num_heads=1, encoder_layers=1, decoder_layers=layers, norm=norm)
     model: Any = build(config, source_size=len(content), target_size=len(content)).eval()
     model.target_embedding = ScaledEmbedding(len(content), dim)
     model.output = ops.Linear(dim, len(content), bias=False)

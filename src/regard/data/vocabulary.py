@@ -263,7 +263,7 @@ class Vocabulary:
     def _checked_ids(self, ids: Sequence[int]) -> Sequence[int]:
         size = len(self)
         for index in ids:
-            if not (0 <= index < size or NAMES <= index < 2 * NAMES):
+            if not (0 <= index < size or (self.names_unknown and NAMES <= index < 2 * NAMES)):
                 raise DataError(f"token id {index}: expected 0 to {size - 1}")
         return ids
 

@@ -67,9 +67,9 @@ class EncoderDecoder(nn.Module, ABC, Generic[AnyState]):
         `shortlist`: the only tokens that the batch may generate.
         """
         readout, weights, state = self.decoder_step(tokens, state)
-        unread = ops.lazy_logits(readout, self.output, shortlist)
-        if unread is not None:
-            return unread, weights, state
+        lazy = ops.lazy_logits(readout, self.output, shortlist)
+        if lazy is not None:
+            return lazy, weights, state
         return self.logits(readout) if shortlist is None else shortlist.keep(self.logits(readout)), weights, state
 
     def greedy(self, state: AnyState, rules: GreedyRules, shortlist: ops.OutputShortlist | None = None) -> GreedyTokens | None:

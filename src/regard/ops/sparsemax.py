@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
@@ -71,7 +71,7 @@ def sparsemax(scores: Tensor, mask: Tensor | None = None) -> Tensor:
         >>> sparsemax(torch.tensor([[1.0, 0.5, -1.0]])).tolist()
         [[0.75, 0.25, 0.0]]
     """
-    return _sparse("sparsemax", scores, mask, _traced_sparsemax if torch.compiler.is_compiling() else _Sparsemax.apply)
+    return _sparse("sparsemax", scores, mask, _sparsemax)
 
 
 def entmax15(scores: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -98,10 +98,10 @@ def entmax15(scores: Tensor, mask: Tensor | None = None) -> Tensor:
         >>> entmax15(torch.tensor([[2.0, 2.0, -1.0]])).round(decimals=4).tolist()
         [[0.5, 0.5, 0.0]]
     """
-    return _sparse("entmax15", scores, mask, _traced_entmax15 if torch.compiler.is_compiling() else _Entmax15.apply)
+    return _sparse("entmax15", scores, mask, _entmax15)
 
 
-def _sparse(name: str, scores: Tensor, mask: Tensor | None, weigh: Callable[[Tensor], Any]) -> Tensor:
+def _sparse(name: str, scores: Tensor, mask: Tensor | None, weigh: Callable[[Tensor], Tensor]) -> Tensor:
     refuse_others(name, scores=scores)
     blocked = torch.isneginf(scores)
     if mask is not None:
@@ -111,8 +111,11 @@ def _sparse(name: str, scores: Tensor, mask: Tensor | None, weigh: Callable[[Ten
         return scores.clone()
     empty = blocked.all(-1, keepdim=True)
     wide = scores.float() if scores.dtype in (torch.float16, torch.bfloat16) else scores
-    weights: Tensor = weigh(wide.masked_fill(blocked, -torch.inf).masked_fill(empty, 0.0))
+    weights = weigh(wide.masked_fill(blocked, -torch.inf).masked_fill(empty, 0.0))
     return weights.to(scores.dtype).masked_fill(blocked, 0.0)
+
+
+# The support is found by sorting, without gradients; given it, the weights are a formula that is differentiated, also twice.
 
 
 def _below_best(scores: Tensor) -> Tensor:
@@ -125,96 +128,36 @@ def _at_last(found: Tensor, inside: Tensor) -> Tensor:
     return found.gather(-1, inside.sum(-1, keepdim=True).clamp(min=1) - 1)
 
 
-class _Sparsemax(torch.autograd.Function):
-    generate_vmap_rule = True
-
-    @staticmethod
-    def forward(scores: Tensor) -> Tensor:
-        scores = _below_best(scores)
-        ordered = scores.sort(-1, descending=True).values
-        count = torch.arange(1, scores.shape[-1] + 1, device=scores.device, dtype=scores.dtype)
-        tau = (ordered.cumsum(-1) - 1) / count
-        return (scores - _at_last(tau, ordered > tau)).clamp(min=0.0)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:
-        ctx.save_for_backward(output)
-        ctx.save_for_forward(output)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> Tensor:
-        (weights,) = ctx.saved_tensors
-        return _through(weights, (weights > 0).to(weights.dtype), grads[0])
-
-    @staticmethod
-    def jvp(ctx: Any, *tangents: Tensor) -> Tensor:
-        (weights,) = ctx.saved_tensors
-        return _through(weights, (weights > 0).to(weights.dtype), tangents[0])
-
-
-class _Entmax15(torch.autograd.Function):
-    generate_vmap_rule = True
-
-    @staticmethod
-    def forward(scores: Tensor) -> Tensor:
-        scores = _below_best(scores / 2)
-        ordered = scores.sort(-1, descending=True).values
-        count = torch.arange(1, scores.shape[-1] + 1, device=scores.device, dtype=scores.dtype)
-        mean = ordered.cumsum(-1) / count
-        spread = (ordered * ordered).cumsum(-1) - count * mean * mean
-        tau = mean - ((1 - spread) / count).clamp(min=0.0).sqrt()
-        inside = (ordered > tau) & (ordered > -1)  # a distance of 1 is outside, whichever way tau is rounded
-        return (scores - _at_last(tau, inside)).clamp(min=0.0).square()
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:
-        ctx.save_for_backward(output)
-        ctx.save_for_forward(output)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> Tensor:
-        (weights,) = ctx.saved_tensors
-        return _through(weights, _root(weights), grads[0])
-
-    @staticmethod
-    def jvp(ctx: Any, *tangents: Tensor) -> Tensor:
-        (weights,) = ctx.saved_tensors
-        return _through(weights, _root(weights), tangents[0])
-
-
-def _root(weights: Tensor) -> Tensor:
-    # sqrt has an infinite gradient at 0, which must not meet the zero of a second derivative.
-    outside = weights <= 0
-    return weights.masked_fill(outside, 1.0).sqrt().masked_fill(outside, 0.0)
-
-
-def _through(weights: Tensor, factor: Tensor, change: Tensor) -> Tensor:
-    # J x with the symmetric J = diag(u) - u u^T / sum(u): gradients and tangents alike; zero outside the support, whatever comes in.
-    change = change.masked_fill(weights == 0, 0.0)
-    mean = (factor * change).sum(-1, keepdim=True) / factor.sum(-1, keepdim=True)
-    return factor * (change - mean)
-
-
-# torch.compile takes no autograd function with a `jvp`: there the support is found without gradients, and the rest is differentiated.
-
-
-def _traced_sparsemax(scores: Tensor) -> Tensor:
+def _sparsemax(scores: Tensor) -> Tensor:
     scores = _below_best(scores)
-    support = _Sparsemax.forward(scores.detach()) > 0
-    tau = (scores.masked_fill(~support, 0.0).sum(-1, keepdim=True) - 1) / support.sum(-1, keepdim=True).clamp(min=1)
-    return torch.where(support, scores - tau, _outside(scores))
+    count = torch.arange(1, scores.shape[-1] + 1, device=scores.device, dtype=scores.dtype)
+    ordered = scores.detach().sort(-1, descending=True).values
+    tau = (ordered.cumsum(-1) - 1) / count
+    support = scores.detach() > _at_last(tau, ordered > tau)
+    tau = (scores.masked_fill(~support, 0.0).sum(-1, keepdim=True) - 1) / _size(support)
+    return torch.where(support, (scores - tau).clamp(min=0.0), _outside(scores))
 
 
-def _traced_entmax15(scores: Tensor) -> Tensor:
-    support = _Entmax15.forward(scores.detach()) > 0
+def _entmax15(scores: Tensor) -> Tensor:
     scores = _below_best(scores / 2)
-    kept, count = scores.masked_fill(~support, 0.0), support.sum(-1, keepdim=True).clamp(min=1)
-    mean = kept.sum(-1, keepdim=True) / count
-    spread = (kept * kept).sum(-1, keepdim=True) - count * mean * mean
+    count = torch.arange(1, scores.shape[-1] + 1, device=scores.device, dtype=scores.dtype)
+    ordered = scores.detach().sort(-1, descending=True).values
+    mean = ordered.cumsum(-1) / count
+    spread = (ordered * ordered).cumsum(-1) - count * mean * mean
     tau = mean - ((1 - spread) / count).clamp(min=0.0).sqrt()
+    # A distance of 1 is outside, whichever way tau is rounded.
+    support = scores.detach() > _at_last(tau, (ordered > tau) & (ordered > -1))
+    kept, size = scores.masked_fill(~support, 0.0), _size(support)
+    mean = kept.sum(-1, keepdim=True) / size
+    spread = (kept * kept).sum(-1, keepdim=True) - size * mean * mean
+    tau = mean - ((1 - spread) / size).clamp(min=0.0).sqrt()
     return torch.where(support, (scores - tau).square(), _outside(scores))
+
+
+def _size(support: Tensor) -> Tensor:
+    return support.sum(-1, keepdim=True).clamp(min=1)
 
 
 def _outside(scores: Tensor) -> Tensor:
     # Zeros, or NaN in a row with NaN.
-    return scores.detach().sum(-1, keepdim=True) * 0.0
+    return scores.detach().abs().sum(-1, keepdim=True) * 0.0

@@ -71,40 +71,33 @@ def _uncompiled(method: Callable[..., Any]) -> Callable[..., Any]:
     return torch.no_grad()(inspect.unwrap(method))
 
 
-class _SGD(torch.optim.SGD):
+class _Uncompiled(torch.optim.Optimizer):
+    add_param_group = _uncompiled(torch.optim.Optimizer.add_param_group)
+    zero_grad = _uncompiled(torch.optim.Optimizer.zero_grad)
+
+
+class _SGD(_Uncompiled, torch.optim.SGD):
     step = _uncompiled(torch.optim.SGD.step)
-    add_param_group = _uncompiled(torch.optim.Optimizer.add_param_group)
-    zero_grad = _uncompiled(torch.optim.Optimizer.zero_grad)
 
 
-class _Adam(torch.optim.Adam):
+class _Adam(_Uncompiled, torch.optim.Adam):
     step = _uncompiled(torch.optim.Adam.step)
-    add_param_group = _uncompiled(torch.optim.Optimizer.add_param_group)
-    zero_grad = _uncompiled(torch.optim.Optimizer.zero_grad)
 
 
-class _AdamW(torch.optim.AdamW):
+class _AdamW(_Uncompiled, torch.optim.AdamW):
     step = _uncompiled(torch.optim.AdamW.step)
-    add_param_group = _uncompiled(torch.optim.Optimizer.add_param_group)
-    zero_grad = _uncompiled(torch.optim.Optimizer.zero_grad)
 
 
-class _Adadelta(torch.optim.Adadelta):
+class _Adadelta(_Uncompiled, torch.optim.Adadelta):
     step = _uncompiled(torch.optim.Adadelta.step)
-    add_param_group = _uncompiled(torch.optim.Optimizer.add_param_group)
-    zero_grad = _uncompiled(torch.optim.Optimizer.zero_grad)
 
 
-class _RMSprop(torch.optim.RMSprop):
+class _RMSprop(_Uncompiled, torch.optim.RMSprop):
     step = _uncompiled(torch.optim.RMSprop.step)
-    add_param_group = _uncompiled(torch.optim.Optimizer.add_param_group)
-    zero_grad = _uncompiled(torch.optim.Optimizer.zero_grad)
 
 
-class _Adagrad(torch.optim.Adagrad):
+class _Adagrad(_Uncompiled, torch.optim.Adagrad):
     step = _uncompiled(torch.optim.Adagrad.step)
-    add_param_group = _uncompiled(torch.optim.Optimizer.add_param_group)
-    zero_grad = _uncompiled(torch.optim.Optimizer.zero_grad)
 
 
 def learning_rate(step: int, config: TrainingConfig, *, total: int) -> float:
