@@ -213,8 +213,6 @@ class Decoding:
         self.source = self.outputs / "source.en"
         self.source.write_text("".join(f"{line}\n" for line in sources[:limit]), encoding="utf-8")
         shutil.rmtree(self.export, ignore_errors=True)
-        command = [setting.python, "-m", "regard", "export", str(model), "--format", "ctranslate2", "--out", str(self.export)]
-        run(command, setting.threads, setting.work / "logs" / "export.log")
 
     def text(self, lines: list[str]) -> list[str]:
         """Return lines of a run's output as text."""
@@ -257,10 +255,13 @@ def engine_decode(decoding: Decoding, beam_size: int, output: Path, engine: str 
     return last_line(log)
 
 
-def ctranslate2_decode(decoding: Decoding, beam_size: int, output: Path, compute_type: str = "float32", workers: int = 1) -> dict[str, Any]:
-    """Decode with CTranslate2, all threads in one worker or one thread in each of as many workers."""
-    threads = max(1, decoding.setting.threads // workers)
-    return engine_decode(decoding, beam_size, output, compute_type=compute_type, workers=workers, threads=threads)
+def ctranslate2_decode(decoding: Decoding, beam_size: int, output: Path, workers: int = 1, **options: Any) -> dict[str, Any]:
+    """Decode with CTranslate2, all threads in one worker or one thread in each of as many workers; the first call exports."""
+    setting = decoding.setting
+    if not decoding.export.exists():
+        command = [setting.python, "-m", "regard", "export", str(decoding.model), "--format", "ctranslate2", "--out", str(decoding.export)]
+        run(command, setting.threads, setting.work / "logs" / "export.log")
+    return engine_decode(decoding, beam_size, output, workers=workers, threads=max(1, setting.threads // workers), **options)
 
 
 def onnx_decode(decoding: Decoding, beam_size: int, output: Path, weights: str = "float32") -> dict[str, Any]:
@@ -291,11 +292,15 @@ DECODERS: dict[str, Callable[[Decoding, int, Path], dict[str, Any]]] = {
     "regard-warm": functools.partial(engine_decode, engine="regard"),
     "regard-int8": functools.partial(regard_decode, precision="int8"),
     "regard-warm-int8": functools.partial(engine_decode, engine="regard", compute_type="int8"),
+    "regard-warm-shortlist": functools.partial(engine_decode, engine="regard", shortlist=1),
+    "regard-warm-int8-shortlist": functools.partial(engine_decode, engine="regard", compute_type="int8", shortlist=1),
     "regard-warm-bf16": functools.partial(engine_decode, engine="regard", compute_type="bfloat16"),
     "ctranslate2": ctranslate2_decode,
     "ctranslate2-workers": functools.partial(ctranslate2_decode, workers=2),
     "ctranslate2-int8": functools.partial(ctranslate2_decode, compute_type="int8"),
     "ctranslate2-int8-workers": functools.partial(ctranslate2_decode, compute_type="int8", workers=2),
+    "ctranslate2-int8-vmap": functools.partial(ctranslate2_decode, compute_type="int8", shortlist=1),
+    "ctranslate2-int8-vmap-workers": functools.partial(ctranslate2_decode, compute_type="int8", shortlist=1, workers=2),
     "onnx": onnx_decode,
     "onnx-float16": functools.partial(onnx_decode, weights="float16"),
     "onnx-int8": functools.partial(onnx_decode, weights="int8"),

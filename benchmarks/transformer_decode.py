@@ -58,6 +58,7 @@ def ctranslate2_decoder(arguments: argparse.Namespace, shared: bool) -> Decode:
             length_penalty=1e-9,  # changes no score; with 0 it would stop by another rule
             max_decoding_length=arguments.max_length,
             min_decoding_length=0,
+            use_vmap=bool(arguments.shortlist),
         )
 
     def decode(ids: list[list[int]]) -> list[list[int]]:
@@ -137,7 +138,7 @@ def regard_decoder(arguments: argparse.Namespace) -> Callable[[list[str]], list[
     translator = Translator.open(arguments.run)
     translator.run.model.to(arguments.device)
     names = {"beam_size": arguments.beam_size, "batch_size": arguments.batch_size, "max_length": arguments.max_length}
-    settings = {**names, "length_penalty": 0.0, "precision": arguments.compute_type}
+    settings = {**names, "length_penalty": 0.0, "precision": arguments.compute_type, "shortlist": bool(arguments.shortlist)}
     decoding = translator.run.config.decoding.model_copy(update=settings)
     return lambda lines: [item.text for item in translator.translate(lines, decoding=decoding)]
 
@@ -157,6 +158,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--device", default="cpu", help="marian and regard: cpu or cuda")
     parser.add_argument("--workers", type=int, default=1, help="ctranslate2: inter_threads")
     parser.add_argument("--threads", type=int, default=2, help="ctranslate2: intra_threads, of each worker")
+    parser.add_argument("--shortlist", type=int, choices=(0, 1), default=0, help="1: compute only the outputs of the run's shortlist")
     return parser.parse_args()
 
 
