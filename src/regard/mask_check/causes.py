@@ -15,6 +15,7 @@ from torch.nn.modules.instancenorm import _InstanceNorm
 from regard.mask_check.adapter import BATCH
 from regard.mask_check.automatic import is_mask
 from regard.mask_check.dependence import Dependence, Module, dependence, module_of
+from regard.mask_check.evidence import approximates, draws_by, reduces_by
 from regard.mask_check.layout import PLAIN, spread
 from regard.mask_check.locate import Origin
 from regard.mask_check.probes import Probe
@@ -34,7 +35,7 @@ def cause_of(survey: Survey, probe: Probe, origin: Origin) -> str:
     """Return the most likely cause of a leak in one or two sentences."""
     kind = survey.runs.model.get_submodule(origin.module)
     if probe.check == "repeated run":
-        return _random(survey, probe, kind)
+        return _random(survey, probe, origin)
     if probe.check == "labels":
         return "the outputs depend on the labels they are to predict; labels belong into the loss alone"
     if probe.check == "other documents":
@@ -46,9 +47,9 @@ def cause_of(survey: Survey, probe: Probe, origin: Origin) -> str:
         return known
     if routed := of_experts(origin):
         return routed
-    if probe.sequence is None:
-        return _across_rows(origin)
     module = module_of(survey, origin, probe)
+    if probe.sequence is None:
+        return _across_rows(origin, module)
     row = _row(survey, probe)
     found = None if module is None else _dependence(module, probe.sequence, row, origin.tensor)
     if probe.name.endswith(f"future tokens{_suffix(probe)}"):
@@ -90,15 +91,17 @@ def _documents(survey: Survey, probe: Probe) -> str:
     return f"documents of a row see each other: {state}; the mask must hide other documents, as {key}[:, :, None] == {key}[:, None]"
 
 
-def _random(survey: Survey, probe: Probe, module: nn.Module) -> str:
+def _random(survey: Survey, probe: Probe, origin: Origin) -> str:
     one = survey.runs.run(survey.base, seed=1)
     if probe.between is not None:
         survey.runs.run(probe.between)
     two = survey.runs.run(survey.base, seed=1)
     if any((one[name] != two[name]).any() for name in one):
         return "the model keeps something from one call to the next, such as a cache or a counter, and does not start anew"
-    if isinstance(module, _DropoutNd):
+    if isinstance(survey.runs.model.get_submodule(origin.module), _DropoutNd):
         return "this dropout stays active in evaluation; model.eval() must reach it"
+    if function := draws_by(module_of(survey, origin, probe)):
+        return f"{function} draws at random in evaluation; draw in training alone (self.training), or from a generator of fixed seed"
     return "something is drawn at random in evaluation: most often F.dropout without training=self.training"
 
 
@@ -138,9 +141,11 @@ def _recurrent(module: nn.RNNBase) -> str:
 TIME_FIRST = "; if the batch is meant to be (T, B), say so with Sequence(..., time_first=True)"
 
 
-def _across_rows(origin: Origin) -> str:
+def _across_rows(origin: Origin, module: Module | None) -> str:
     if origin.kind == "MultiheadAttention":
         return f"rows attend to each other: it takes the batch axis for time; set batch_first=True or give it (T, B, E){TIME_FIRST}"
+    if function := reduces_by(module):
+        return f"{function} without dim= runs over all rows of the batch here; give it the axes of one row"
     return "the rows of the batch are mixed: a softmax, a mean or a reshape over the wrong axis, or a mask of another row"
 
 
@@ -149,6 +154,8 @@ def _future(survey: Survey, probe: Probe, origin: Origin, module: Module | None,
     pattern = ""
     if found is not None and found.positional and len(found.matrix) == found.matrix.shape[1]:
         pattern = _pattern(found.among, strict=sequence.causal == "strict")
+    if not pattern.endswith(OFF_BY_ONE) and _attends(origin) and approximates(module, survey.widths[sequence.name]):
+        return SUMMED
     if pattern in (ALL, INVERTED) and module is not None and (wrong := _sums(module, sequence.name)):
         return f"the weights of a position do not add up to 1: {wrong}"
     if pattern.endswith(RESHAPED) and origin.found.size < LITTLE * spread(survey.views[Place(origin.event.key, origin.tensor)]):
@@ -169,6 +176,13 @@ def _future(survey: Survey, probe: Probe, origin: Origin, module: Module | None,
 
 
 ALL = "every position sees all later ones"
+OFF_BY_ONE = "as with tril(diagonal=1) or triu(diagonal=2)"
+SUMMED = (
+    "its attention has no weight for each pair of query and key, as linear, random-feature, low-rank and landmark attention, so no mask "
+    "can hide later keys: linear attention must sum keys and values up to each position (cumsum); low-rank projections and landmarks "
+    "(Linformer, Nyström) cannot be causal"
+)
+SUMMED_PADDING = "its attention sums keys and values without a weight for each pair: set those of the padding to zero before"
 
 
 def _pattern(matrix: Tensor, *, strict: bool) -> str:
@@ -180,7 +194,7 @@ def _pattern(matrix: Tensor, *, strict: bool) -> str:
     ahead = max(int(k - q) for q, k in above.nonzero().tolist())
     band = all(bool(matrix.diagonal(step).all()) for step in range(1, ahead + 1))
     if band and ahead == 1:
-        return "the diagonal of the causal mask is off by one: position t attends to t + 1, as with tril(diagonal=1) or triu(diagonal=2)"
+        return f"the diagonal of the causal mask is off by one: position t attends to t + 1, {OFF_BY_ONE}"
     seeing = sorted(set(above.nonzero()[:, 0].tolist()))
     if seeing == [0] and below[1:].any() and above[0, 1:].all():
         return (
@@ -285,6 +299,8 @@ def _padding(survey: Survey, probe: Probe, origin: Origin, module: Module | None
     convolves = module is not None and any(isinstance(part, _ConvNd | nn.Unfold) for part in module.module.modules())
     if convolves and found is not None and found.positional and _is_band(found):
         return "positions next to the padding see it through a convolution: set padding to zero before that"
+    if _attends(origin) and probe.sequence is not None and approximates(module, survey.widths[probe.sequence]):
+        return f"real positions see padding: {mask or 'no padding mask is applied here'}; {SUMMED_PADDING}"
     if mask:
         return f"real positions see padding: {mask}"
     if origin.kind.lower().find("conv") >= 0:

@@ -188,7 +188,7 @@ def _difference(first: Tensor, second: Tensor, axes: list[Axis], match: Match) -
             by_row.append(0.0)
             continue
         compared = True
-        gap = _gap(*parts)
+        gap = gaps(*parts)
         by_row.append(float(gap.max()))
         place = next((at for at, axis in enumerate(left) if axis.label == shown), None) if shown else None
         if place is not None:
@@ -223,7 +223,7 @@ def _in_place(first: Tensor, second: Tensor, axes: list[Axis], match: Match, sho
             shape[at] = first.shape[at]
             marks = marks if batch < at else marks.T
         keep = keep & marks.reshape(shape)
-    gap = torch.where(keep.to(first.device), _gap(first, second), 0.0)
+    gap = torch.where(keep.to(first.device), gaps(first, second), 0.0)
     rows = gap.movedim(batch, 0).flatten(1).amax(1) if gap.ndim > 1 else gap
     by_row = rows[[row for row, _ in match.rows]].tolist()
     by_position: dict[int, float] = {}
@@ -254,7 +254,8 @@ def _indices(axis: Axis, pairs: tuple[Tensor, Tensor], which: int) -> tuple[Tens
     return pairs[which][keep], pairs[0][keep]
 
 
-def _gap(first: Tensor, second: Tensor) -> Tensor:
+def gaps(first: Tensor, second: Tensor) -> Tensor:
+    """Return the distances of the entries of two tensors in double precision; 0 for two NaNs, infinity for one."""
     a, b = first.to(torch.float64), second.to(torch.float64)
     same = (a == b) | (a.isnan() & b.isnan())
     return torch.where(same, 0.0, (a - b).abs().nan_to_num(nan=torch.inf, posinf=torch.inf))

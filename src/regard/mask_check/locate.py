@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.mask_check.adapter import BATCH
-from regard.mask_check.layout import Difference, Match, Sizes, difference
+from regard.mask_check.layout import Difference, Match, Sizes, difference, gaps
 from regard.mask_check.probes import Probe
 from regard.mask_check.recording import TORCH, Call, Change, Event, Key, Line, Recorder
 from regard.mask_check.runs import SEED
@@ -63,7 +63,7 @@ def locate(survey: Survey, probe: Probe, worst: str, *, limit: float | None = No
     if survey.compare_outputs(worst, (outputs[worst], changed[worst]), probe.match, sizes).size <= least:
         return None
     views = survey.view(before), survey.view(after)
-    suspects = leaking(survey, views, probe.match, sizes)
+    suspects = leaking(survey, views, probe.match, sizes) if probe.seeds is None else drawn(survey, views)
     chosen = suspects[0] if suspects and limit is None else None
     for place, found in suspects[:TRIED]:
         known = (place, probe.sequence) in survey.confirmed or place.key.call.module in survey.stacked
@@ -113,6 +113,23 @@ def leaking(survey: Survey, views: tuple[Views, Views], match: Match, sizes: tup
         one = difference((tensor, views[1][place]), survey.layout(place), match, sizes)
         if one.compared and one.size > survey.limit_at(place):
             found.append((place, one))
+    return found
+
+
+def drawn(survey: Survey, views: tuple[Views, Views]) -> list[tuple[Place, Difference]]:
+    """Return the tensors that differ in two runs on the same batch, in execution order; a random draw may change their shapes, too."""
+    found = []
+    for place, tensor in views[0].items():
+        again = views[1].get(place)
+        if again is None or place.key == Key(Call("", 0), "in"):
+            continue
+        if again.shape != tensor.shape:
+            found.append((place, Difference(float("inf"), True, {}, [])))
+            continue
+        size = float(gaps(tensor, again).max()) if tensor.numel() else 0.0
+        known = place in survey.views
+        if size > (survey.limit_at(place) if known else 0.0):
+            found.append((place, Difference(size, True, {}, [])))
     return found
 
 

@@ -22,6 +22,8 @@ CLEARLY = 4
 """A change above this many times the limit of the model's own precision must be visible there, too."""
 
 ANY = ("any",)
+DRAWN_ANEW = ("row order", "row alone")
+"""Checks that give other rows the random numbers of a row, so that they repeat what "repeated run" finds."""
 
 
 class Step(NamedTuple):
@@ -86,6 +88,8 @@ def _before(name: str) -> tuple[str, ...]:
     # If more padding changes something, so does none.
     if "no padding" in name:
         return (name.replace("no padding", "padding amount"),)
+    if name in DRAWN_ANEW:
+        return ("repeated run",)
     if name.startswith(number := "number of later tokens"):
         return name.replace(number, "future tokens"), name.replace(number, "padding amount"), "repeated run"
     return ()

@@ -381,6 +381,7 @@ class Follower:
                 whole.weights.movedim(axis, -1),
                 None,
             )  # one of several slices, such as a head
+        held.scope.product = tuple(out.shape) if isinstance(out, Tensor) else ()
         parts, columns = held.parts, held.parts.columns(held.keys, weights)
         if columns is not None and set(columns) <= parts.known:
             return

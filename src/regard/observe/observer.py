@@ -27,6 +27,8 @@ from regard.observe.scopes import (
     Kind,
     Scope,
     in_backward,
+    in_blocks,
+    in_blocks_of,
     in_fragments,
     in_windows,
     is_one_head,
@@ -265,6 +267,9 @@ class Observer:
             if order_of(scope, (*query.shape[:3], key.shape[2])) != "examples":
                 self._work.follower.multiplied(attention_weights(query, key, **given), out, self._work.scopes)
                 return
+            if in_blocks([scope], (*query.shape[:3], key.shape[2]), out.shape):
+                scope.windows, scope.lost = True, in_blocks_of((*query.shape[:3], key.shape[2]))
+                return
         if scope.layout is None or scope.layout == tuple(query.shape[1:3]):
             self._take(scope.name, kind, attention_weights(query, key, **given, heads=self._heads))
             return
@@ -331,6 +336,9 @@ class Observer:
         weights = weights.flatten(0, -4)
         if in_windows(self._work.scopes, weights.shape):
             scope.windows, scope.lost = True, "each of its queries has keys of its own, as in a window, which make no map"
+            return None
+        if in_blocks(self._work.scopes[-1:], weights.shape, scope.product):
+            scope.windows, scope.lost = True, in_blocks_of(weights.shape)
             return None
         scope.seen = True  # also if the product comes after the module
         return self._take(scope.name, scope.kind or "self", _copied(self._chosen(weights)))

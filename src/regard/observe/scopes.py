@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -42,6 +43,7 @@ class Scope:
         states: shapes of the states that tell the batch of its weights, see `states_of`.
         three: whether three-dimensional weights were recorded, whose first axis counts examples, or the heads of one example.
         calls: its recorded calls.
+        product: shape of its weights times values, before anything else; () if unknown.
     """
 
     name: str
@@ -59,6 +61,7 @@ class Scope:
     states: list[tuple[int, ...]] = field(default_factory=list)
     three: bool = False
     calls: list[Any] = field(default_factory=list)
+    product: tuple[int, ...] = ()
 
     @property
     def attends(self) -> bool:
@@ -161,6 +164,55 @@ def in_windows(scopes: Sequence[Scope], shape: Sequence[int]) -> bool:
         and states[1] > 1
         and shape[0] >= states[0] * states[1]
         and shape[0] % (states[0] * states[1]) == 0
+    )
+
+
+def in_blocks(scopes: Sequence[Scope], shape: Sequence[int], product: Sequence[int]) -> bool:
+    """Return whether weights (B', N, T, S) belong to blocks of T queries of a longer sequence: B' or N then counts blocks, too.
+
+    Args:
+        scopes: active modules, innermost last; its states (B, L, D), (L, B, D), (B, H, L, D) or (B, L, H, D) tell the length L.
+        shape: of the weights; neither T nor S is a length of the states.
+        product: shape of weights times values; () if unknown.
+    """
+    if len(shape) != 4 or not scopes:
+        return False
+    with torch._C.DisableTorchFunction():
+        states = [tuple(tensor.shape) for tensor in _sequences(scopes[-1]) if tensor.dim() in (3, 4)]
+    lengths = {size for each in states for size in (each[:2] if len(each) == 3 else each[1:3])}
+    if not states or shape[2] < 2 or lengths & {shape[2], shape[3]}:
+        return False
+    first, second, third = states[0][:3]
+    if len(states[0]) == 4:
+        return any(_fills(shape, rows, length) == 1 for rows, length in ((first * second, third), (first * third, second)))
+    return any(_are_blocks(shape, product, *axes, third) for axes in ((first, second), (second, first)))
+
+
+def _are_blocks(shape: Sequence[int], product: Sequence[int], batch: int, length: int, features: int) -> bool:
+    """Return whether weights are those of blocks of states (batch, length, features)."""
+    if not _fills(shape, batch, length):
+        return False
+    if shape[0] > batch:
+        return shape[0] % batch == 0
+    # Pooled queries give a smaller product, (B, H, T, D) with fewer T; of attention over features it is as wide as the sequence is long.
+    return math.prod(product) == batch * _padded(length, shape[2]) * features and product[-1] != length
+
+
+def _fills(shape: Sequence[int], rows: int, length: int) -> int:
+    """Return how many times blocks (B', N, T, S) hold the positions of all rows; 0 if not a whole number of times, or in one block."""
+    total, one = shape[0] * shape[1] * shape[2], rows * _padded(length, shape[2])
+    return total // one if length > shape[2] and one and total % one == 0 else 0
+
+
+def _padded(length: int, size: int) -> int:
+    return -(-length // size) * size
+
+
+def in_blocks_of(shape: Sequence[int]) -> str:
+    """Describe weights (B', N, T, S) of blocks."""
+    return (
+        f"it attends in windows of {shape[2]} queries and {shape[3]} keys (weights {tuple(shape)}), which make no map; "
+        "a window as long as the input makes one"
     )
 
 

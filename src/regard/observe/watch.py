@@ -179,7 +179,7 @@ def _reason(scope: Scope) -> str:
     if isinstance(implementation, str) and implementation not in ("eager", "sdpa"):
         return f'its attention is {implementation!r}, a kernel of its own; model.set_attn_implementation("sdpa") can be seen'
     found = scope.lost or "no scaled_dot_product_attention, and no softmax that multiplies values"
-    return f"{type(scope.module).__name__}: {found}; {ADVICE}"
+    return f"{type(scope.module).__name__}: {found}" + ("" if scope.windows else f"; {ADVICE}")
 
 
 def _check_seen(model: nn.Module, observer: Observer, recording: Recording, layers: Any) -> None:
