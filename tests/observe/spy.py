@@ -52,6 +52,13 @@ def assert_explained(weights: Tensor, seen: Seen, dropout: float) -> None:
         kept = seen.dropped != 0
         assert 0 < kept.sum() < (weights > 0).sum()
         torch.testing.assert_close(seen.dropped, torch.where(kept, weights / (1 - dropout), 0.0), atol=1e-6, rtol=1e-6)
+    largest = max(1.0, seen.value.abs().max().item())  # sums of so large numbers are rounded so much more
+    torch.testing.assert_close(explained(weights, seen, dropout), seen.output, atol=1e-6 * largest, rtol=1e-6)
+
+
+def explained(weights: Tensor, seen: Seen, dropout: float) -> Tensor:
+    """Return weights times values, with the dropout of the call."""
+    if seen.dropped is not None and dropout:
         weights = seen.dropped
     elif seen.dropout:
         assert seen.state is not None
@@ -59,5 +66,4 @@ def assert_explained(weights: Tensor, seen: Seen, dropout: float) -> None:
         torch.set_rng_state(seen.state)
         weights = F.dropout(weights, seen.dropout)
         torch.set_rng_state(after)
-    largest = max(1.0, seen.value.abs().max().item())  # sums of so large numbers are rounded so much more
-    torch.testing.assert_close(weights @ seen.value, seen.output, atol=1e-6 * largest, rtol=1e-6)
+    return weights @ seen.value
