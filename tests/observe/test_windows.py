@@ -102,6 +102,21 @@ def test_windows_of_folded_heads_are_named() -> None:
         model(states, states, states)
 
 
+def test_windows_as_long_as_the_batch_are_named() -> None:
+    model = nn.Sequential(FiveAxes())
+    with pytest.raises(ConfigError, match="in windows of 7 queries and 7 keys"), regard.watch(model):
+        model(torch.randn(W, L, H * D))  # seven examples
+
+
+@pytest.mark.parametrize(("batch", "length"), [(16, 4), (4, 16), (12, 3), (21, 7), (7, 21)])
+@pytest.mark.parametrize("batch_first", [True, False])
+def test_a_batch_that_is_a_multiple_of_the_length_is_recorded(batch: int, length: int, batch_first: bool) -> None:
+    model = nn.Sequential(WholeAttention() if batch_first else TimeFirst())
+    with regard.watch(model) as seen:
+        model(torch.randn(batch, length, H * D) if batch_first else torch.randn(length, batch, H * D))
+    assert [tuple(call.weights.shape) for call in seen] == [(batch, H, length, length)]
+
+
 class PooledAttention(nn.Module):
     """Pools queries and keys, as multiscale vision Transformers: 35 positions become 7."""
 
@@ -144,6 +159,14 @@ class Windows(nn.Module):
 class WholeAttention(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         return (heads(x) @ heads(x).mT).softmax(-1) @ heads(x)
+
+
+class TimeFirst(nn.Module):
+    """Takes (L, B, D)."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        q = heads(x.transpose(0, 1))
+        return (q @ q.mT).softmax(-1) @ q
 
 
 RECORDED = {

@@ -206,6 +206,8 @@ def _pattern(matrix: Tensor, *, strict: bool) -> str:
         return INVERTED if not below[:-1].any() else ALL
     if band:
         return f"position t sees up to {ahead} positions ahead"
+    if not below[:-1].any() and above.sum() > length * (length - 1) / 4:  # some weights may be too small to show
+        return INVERTED
     return MIXED if len(seeing) == length - 1 else f"later tokens are seen at {places(seeing)} alone: {HOLE}, or {RESHAPED}"
 
 

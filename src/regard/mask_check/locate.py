@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import itertools
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -113,7 +114,31 @@ def leaking(survey: Survey, views: tuple[Views, Views], match: Match, sizes: tup
         one = difference((tensor, views[1][place]), survey.layout(place), match, sizes)
         if one.compared and one.size > survey.limit_at(place):
             found.append((place, one))
-    return found
+    return _by_step(survey, views, match, sizes, found)
+
+
+def _by_step(
+    survey: Survey, views: tuple[Views, Views], match: Match, sizes: tuple[Sizes, Sizes], found: list[tuple[Place, Difference]]
+) -> list[tuple[Place, Difference]]:
+    """Order tensors of modules that run once per position by the first step that differs: the next inputs of a loop differ, too."""
+    ordered: list[tuple[Place, Difference]] = []
+    for looped, group in itertools.groupby(found, lambda pair: pair[0].key.call.module in survey.stacked):
+        pairs = list(group)
+        ordered += sorted(pairs, key=lambda pair: _first_step(survey, views, match, sizes, pair)) if looped else pairs
+    return ordered
+
+
+def _first_step(
+    survey: Survey, views: tuple[Views, Views], match: Match, sizes: tuple[Sizes, Sizes], pair: tuple[Place, Difference]
+) -> float:
+    place, found = pair
+    layout, limit = survey.layout(place), survey.limit_at(place)
+    if layout is None or layout[0].label in (None, BATCH) or layout[0].label == match.changed:
+        return min((column for column, size in found.positions.items() if size > limit), default=float("inf"))
+    for step, both in enumerate(zip(views[0][place], views[1][place], strict=False)):
+        if difference(both, layout[1:], match, sizes).size > limit:
+            return step
+    return float("inf")
 
 
 def drawn(survey: Survey, views: tuple[Views, Views]) -> list[tuple[Place, Difference]]:

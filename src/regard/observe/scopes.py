@@ -179,13 +179,21 @@ def in_blocks(scopes: Sequence[Scope], shape: Sequence[int], product: Sequence[i
         return False
     with torch._C.DisableTorchFunction():
         states = [tuple(tensor.shape) for tensor in _sequences(scopes[-1]) if tensor.dim() in (3, 4)]
-    lengths = {size for each in states for size in (each[:2] if len(each) == 3 else each[1:3])}
-    if not states or shape[2] < 2 or lengths & {shape[2], shape[3]}:
+    if not states or shape[2] < 2:
         return False
     first, second, third = states[0][:3]
     if len(states[0]) == 4:
-        return any(_fills(shape, rows, length) == 1 for rows, length in ((first * second, third), (first * third, second)))
+        lengths = {size for each in states for size in each[1:3]}
+        pairs = ((first * second, third), (first * third, second))
+        return not lengths & {shape[2], shape[3]} and any(_fills(shape, rows, length) == 1 for rows, length in pairs)
+    if any(_is_whole(shape, *axes) for each in states if len(each) == 3 for axes in ((each[0], each[1]), (each[1], each[0]))):
+        return False
     return any(_are_blocks(shape, product, *axes, third) for axes in ((first, second), (second, first)))
+
+
+def _is_whole(shape: Sequence[int], batch: int, length: int) -> bool:
+    """Return whether weights can be those of all queries or keys of states (batch, length, features)."""
+    return length in shape[2:] and bool(batch) and (shape[0] % batch == 0 or shape[1] % batch == 0)
 
 
 def _are_blocks(shape: Sequence[int], product: Sequence[int], batch: int, length: int, features: int) -> bool:
