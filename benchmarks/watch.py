@@ -2,8 +2,9 @@
 
     python benchmarks/watch.py --out docs/results/watch.json
 
-Six families with random weights, nothing is downloaded: BERT base, GPT-2, a Llama with grouped queries, Marian, ViT base and
-nn.Transformer. Each runs a forward pass without gradients in three ways:
+Eight families with random weights, nothing is downloaded: BERT base, GPT-2, a Llama with grouped queries, Marian, ViT base,
+nn.Transformer, nn.TransformerEncoder alone and, if timm is installed, its ViT base. Each runs a forward pass without gradients in three
+ways:
 
 - plain: as it is, with fused attention;
 - watch: the same model inside `regard.watch`;
@@ -18,6 +19,7 @@ else may run.
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 import subprocess
 import sys
@@ -26,7 +28,7 @@ from typing import Any, NamedTuple
 
 import torch
 import transformers
-from harness import Table, interleaved, machine, median, options, peak, seconds
+from harness import ROOT, Table, interleaved, machine, median, options, peak, seconds
 from torch import nn
 
 import regard
@@ -84,6 +86,19 @@ def torch_transformer(batch: int, length: int) -> Family:
     return Family(model, {"src": states, "tgt": states}, 18, eager=False)
 
 
+def torch_encoder(batch: int, length: int) -> Family:
+    """On its fast path: no module of torch but the encoder is called."""
+    layer = nn.TransformerEncoderLayer(512, 8, 2048, batch_first=True)
+    return Family(nn.TransformerEncoder(layer, 6), {"src": torch.randn(batch, length, 512)}, 6, eager=False)
+
+
+def timm_vit(batch: int, length: int) -> Family:
+    sys.path.insert(0, str(ROOT))
+    importlib.import_module("tests.observe.families").timm_works()  # beside a CPU build of torch, timm alone does not load
+    model = importlib.import_module("timm").create_model("vit_base_patch16_224", pretrained=False)
+    return Family(model, {"x": torch.randn(batch, 3, 224, 224)}, 12, eager=False)
+
+
 FAMILIES: dict[str, Callable[[int, int], Family]] = {
     "BERT base": bert,
     "GPT-2": gpt2,
@@ -91,7 +106,10 @@ FAMILIES: dict[str, Callable[[int, int], Family]] = {
     "Marian": marian,
     "ViT base": vit,
     "nn.Transformer": torch_transformer,
+    "nn.TransformerEncoder, fast path": torch_encoder,
 }
+if importlib.util.find_spec("timm") is not None:
+    FAMILIES["ViT base of timm"] = timm_vit
 
 
 def build(name: str, batch: int, length: int) -> Family:
