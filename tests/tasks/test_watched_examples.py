@@ -13,11 +13,11 @@ import torch
 
 from regard.config import validate
 from regard.errors import ConfigError, RegardError
+from regard.models import EncoderDecoder
 from regard.tasks import train_translation
 from regard.tasks.attention_records import save_records
 from regard.tasks.captioning_training import train_captioning
 from regard.tasks.language_training import train_language
-from regard.tasks.translation_prediction import Translator
 from regard.tasks.watched_examples import MAX_WEIGHTS, choose_examples
 from regard.training import TrainResult
 from regard.viewer import group_by_example, read_history
@@ -133,13 +133,13 @@ def test_the_image_is_stored_once_and_shown_at_every_update(tmp_path: Path) -> N
 
 def test_one_forward_pass_per_example_and_evaluation_is_all_it_costs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     calls = []
-    align = Translator.align
+    run = EncoderDecoder.alignment_and_maps
 
-    def counted(self: Translator, line: str, target: str) -> Any:
-        calls.append((line, torch.get_num_threads()))
-        return align(self, line, target)
+    def counted(self: EncoderDecoder[Any], *args: torch.Tensor) -> Any:
+        calls.append((args, torch.get_num_threads()))
+        return run(self, *args)
 
-    monkeypatch.setattr(Translator, "align", counted)
+    monkeypatch.setattr(EncoderDecoder, "alignment_and_maps", counted)
     threads = torch.get_num_threads()
     translation(tmp_path)
     assert len(calls) == 2 * 4

@@ -97,6 +97,15 @@ class EncoderDecoder(nn.Module, ABC, Generic[AnyState]):
             self.decode(source, source_lengths, target_input, need_weights=False)
         return collect_attention(self, recorded, self.side_lengths(source, source_lengths))
 
+    @torch.no_grad()
+    def alignment_and_maps(
+        self, source: Tensor, source_lengths: Tensor, target_input: Tensor
+    ) -> tuple[Tensor | None, list[LayerAttention]]:
+        """Return the weights (B, T, S) of `decode` and `attention_maps` with areas, from one pass."""
+        with record_weights(areas=True) as recorded:
+            weights = self.decode(source, source_lengths, target_input).weights
+        return weights, collect_attention(self, recorded, self.side_lengths(source, source_lengths))
+
     def side_lengths(self, source: Tensor, source_lengths: Tensor) -> dict[str, Tensor]:
         """Return the lengths (B,) per side: "source" and, for two inputs, "first" and "second"."""
         return {"source": source_lengths}

@@ -124,6 +124,14 @@ class Ensemble(EncoderDecoder[EnsembleState]):
             for found in model.attention_maps(source, source_lengths, target_input, areas=areas)
         ]
 
+    def alignment_and_maps(
+        self, source: Tensor, source_lengths: Tensor, target_input: Tensor
+    ) -> tuple[Tensor | None, list[LayerAttention]]:
+        """Return the mean weights (B, T, S) and the maps of all models; see `attention_maps`."""
+        parts = [model.alignment_and_maps(source, source_lengths, target_input) for model in self._models()]
+        named = [each._replace(name=f"models.{number}.{each.name}") for number, (_, maps) in enumerate(parts) for each in maps]
+        return _mean_weights([weights for weights, _ in parts]), named
+
     def _models(self) -> list[EncoderDecoder[Any]]:
         return cast(list[EncoderDecoder[Any]], list(self.models))
 

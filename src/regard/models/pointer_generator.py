@@ -151,6 +151,12 @@ class PointerGenerator(EncoderDecoder[CopyState]):
         """Return the weights of the model's attentions; see there."""
         return self.model.attention_maps(self._known(source), source_lengths, self._known(target_input), areas=areas)
 
+    def alignment_and_maps(
+        self, source: Tensor, source_lengths: Tensor, target_input: Tensor
+    ) -> tuple[Tensor | None, list[LayerAttention]]:
+        """Return the weights and maps of the model; see there."""
+        return self.model.alignment_and_maps(self._known(source), source_lengths, self._known(target_input))
+
     def _decode(self, source: Tensor, source_lengths: Tensor, target_input: Tensor) -> tuple[Tensor, Tensor]:
         readout, weights = self.model.decode(self._known(source), source_lengths, self._known(target_input), need_weights=True)
         if weights is None:  # no token

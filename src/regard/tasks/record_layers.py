@@ -32,7 +32,13 @@ DIVIDING = ("joined", "flat")
 
 
 def add_layers(
-    run: TranslationRun, record: AttentionRecord, source: Sequence[int], target: Sequence[int], *, max_weights: int | None = None
+    run: TranslationRun,
+    record: AttentionRecord,
+    source: Sequence[int],
+    target: Sequence[int],
+    *,
+    max_weights: int | None = None,
+    found: Sequence[LayerAttention] | None = None,
 ) -> AttentionRecord:
     """Add the attention of every layer and head to the record of an alignment.
 
@@ -45,6 +51,7 @@ def add_layers(
         source: its ids, without EOS.
         target: its ids, without EOS.
         max_weights: max number of weights in all maps, without areas; None: 4,194,304.
+        found: the maps of these ids, if known.
 
     Returns:
         The record with the run's name as `model`, and all maps after its own; maps beyond `max_weights` are omitted and counted in `meta`.
@@ -54,8 +61,9 @@ def add_layers(
     record = replace(record, model=run.folder.name)
     if not rows:
         return record
-    batch = collate([list(source)], [list(target)[: rows - 1]], (0,)).to(device_of(run.model))
-    found = run.model.attention_maps(batch.source, batch.source_lengths, batch.target_input, areas=True)
+    if found is None:
+        batch = collate([list(source)], [list(target)[: rows - 1]], (0,)).to(device_of(run.model))
+        found = run.model.attention_maps(batch.source, batch.source_lengths, batch.target_input, areas=True)
     names = map_names(found)
     maps, total, left_out = [], sum(each.weights.size for each in record.maps), 0
     written = ["<s>", *record.items["target"].tokens][:rows]

@@ -326,13 +326,17 @@ class Translator(Predictor[TranslationRun]):
         alternatives of each token."""
         from regard.tasks.record_layers import add_alternatives, add_layers  # not for translation alone
 
-        record = self.align(line, target)
-        if record is None:
-            return None
         source, forced = self._encode_pair(line, target)
+        if not source.ids or not forced.ids:
+            return None
+        batch = collate([source.ids], [forced.ids], (0,)).to(device_of(self.run.model))
+        weights, maps = self.run.model.alignment_and_maps(batch.source, batch.source_lengths, batch.target_input)
+        if weights is None:
+            return None
+        record = _record(source.pieces, forced.pieces, weights[0], source_text=line, target_text=target)
         if max_weights is None:
             record = add_alternatives(self.run, record, source.ids, forced.ids)
-        return add_layers(self.run, record, source.ids, forced.ids, max_weights=max_weights)
+        return add_layers(self.run, record, source.ids, forced.ids, max_weights=max_weights, found=maps)
 
     def record(self, line: str, translation: Translation, rank: int = 0) -> AttentionRecord | None:
         """Return the attention record of one hypothesis; None without attention or hypotheses.
