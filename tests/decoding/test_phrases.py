@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from regard.decoding import DecodingOptions, ForcedPhrases, Hypothesis, Phrase, SamplingOptions, beam_search, greedy_search, sample
-from regard.errors import ConfigError, ShapeError
+from regard.errors import ConfigError, RangeError, ShapeError
+from regard.ops.kernels import beam_cpu, native
 from tests.decoding.history import BOS, EOS, HistoryStep, every_hypothesis, same, score_of
 
 SOURCES = (5, 2, 3, 7, 1)
@@ -130,6 +131,31 @@ def test_greedy_search_holds_them_as_a_beam_of_one() -> None:
     step = HistoryStep(seed=1, source_lengths=SOURCES)
     options = options_of("plain", beam_size=1, max_length=11)
     assert greedy_search(step, step.start(range(7)), batch_size=7, options=options) == searched(step, options)
+
+
+@pytest.mark.skipif(native.library() is None, reason=native.status().reason)
+@pytest.mark.parametrize("case", [*CASES, "blocking"])
+@pytest.mark.parametrize("beam_size", [1, 2, 5])
+def test_the_native_library_searches_with_phrases_as_torch_does(case: str, beam_size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    for seed, max_length in ((1, 3), (2, 11), (3, 23)):
+        changes: dict[str, Any] = {"beam_size": beam_size, "n_best": beam_size, "max_length": max_length}
+        options = options_of(case, **{**changes, "coverage_penalty": 0.0, **({"prefix": None} if max_length == 3 else {})})
+        step = HistoryStep(seed=seed, source_lengths=SOURCES, end_bonus=1.0)
+        found = searched(step, options)
+        with monkeypatch.context() as patch:
+            patch.setenv("REGARD_KERNELS", "torch")
+            assert searched(step, options) == found
+
+
+@pytest.mark.skipif(native.library() is None, reason=native.status().reason)
+@pytest.mark.parametrize(("name", "message"), [("states", "states.* is 2; allowed .* 0 to 1"), ("following", "following.* is 2")])
+def test_states_outside_the_table_are_refused(name: str, message: str) -> None:
+    one, long = torch.ones(1, dtype=torch.long), torch.zeros(1, 1, 1, dtype=torch.long)
+    numbers = torch.zeros(1, 1), torch.zeros(1, 1, 1), long, torch.zeros(1, 1)
+    candidates = beam_cpu.BeamCandidates(one - 1, one * 9, torch.ones(1), *numbers, one)
+    phrases = beam_cpu.BeamPhrases(long, long, torch.zeros(2, 3, dtype=torch.long), torch.zeros(2, dtype=torch.long), None)
+    with pytest.raises(RangeError, match=message):
+        beam_cpu.keep(candidates, phrases._replace(**{name: getattr(phrases, name) + 2}), beam=1, length=1, eos=3, enough=5.0, penalty=1.0)
 
 
 def test_an_impossible_phrase_is_forced_all_the_same() -> None:

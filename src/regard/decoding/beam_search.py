@@ -24,6 +24,7 @@ from regard.decoding.hypotheses import (
 )
 from regard.decoding.options import BatchedOptions, DecodingOptions
 from regard.decoding.penalties import length_penalty
+from regard.decoding.phrases import PhraseProgress
 from regard.decoding.protocol import AnyState, Hypothesis, Step
 from regard.ops.kernels import beam_cpu
 
@@ -75,12 +76,12 @@ def beam_search(
         coverage = add_coverage(live, attention, rules)
         # At most `beam_size` continuations of a hypothesis continue, and one ends.
         candidates = next_candidates(logits, live, rules, options.beam_size + 1, need=options.beam_size)
-        ends, rows, going, parents, tally = select_candidates(candidates, live, coverage, tally, rules)
+        ends, rows, going, parents, tally, progress = select_candidates(candidates, live, coverage, tally, rules)
         back_pointers.attend(attention if options.need_attention else None)
         back_pointers.finish(ends, live.length + 1)
         back_pointers.extend(going.tokens, going.log_probs, parents)
         state = reorder_state(state, rows, going.beams, live)
-        live = advance_hypotheses(live, rows, going, coverage)
+        live = advance_hypotheses(live, rows, going, coverage, progress)
     return back_pointers.best(options.n_best)
 
 
@@ -99,6 +100,7 @@ class StepSelection(NamedTuple):
     going: ExtendedHypotheses  # (B', beam) their hypotheses; -inf where there are fewer
     parents: Tensor  # (B', beam) flat indices (B * K) of their parents
     tally: FinishedScores  # (B')
+    progress: PhraseProgress | None  # (B', beam)
 
 
 def select_candidates(
@@ -112,7 +114,7 @@ def select_candidates(
     searched = beam_cpu.BeamCandidates(
         live.rows, rules.max_length, rules.ceiling, live.totals, candidates.log_probs, candidates.tokens, *tally
     )
-    if coverage is None and live.progress is None and beam_cpu.supports(searched):
+    if coverage is None and beam_cpu.supports(searched):
         return _native(searched, live, rules)
     ranked = rank_candidates(candidates, live, rules)
     check_finite(ranked.totals, live)
@@ -123,13 +125,16 @@ def select_candidates(
     going = going.take(rows)
     parents = rows[:, None] * live.tokens.size(1) + going.beams
     ends = finished_hypotheses(ended, live.rows, scores, flat_indices(ranked.beams, live), ranked.tokens, ranked.log_probs)
-    return StepSelection(ends, rows, going, parents, FinishedScores(tally.scores[rows], tally.ended[rows]))
+    progress = None if live.progress is None else live.progress.select(rows, going.beams).after(going.tokens[..., None])
+    return StepSelection(ends, rows, going, parents, FinishedScores(tally.scores[rows], tally.ended[rows]), progress)
 
 
 def _native(searched: beam_cpu.BeamCandidates, live: ActiveHypotheses, rules: BatchedOptions) -> StepSelection:
     options, length = rules.options, live.length + 1
+    progress = live.progress
     kept = beam_cpu.keep(
         searched,
+        None if progress is None else _native_phrases(progress),
         beam=options.beam_size,
         length=length,
         eos=options.eos,
@@ -146,7 +151,13 @@ def _native(searched: beam_cpu.BeamCandidates, live: ActiveHypotheses, rules: Ba
         ExtendedHypotheses(totals, going, last, beams),
         on,
         FinishedScores(kept.scores, kept.ended),
+        None if progress is None else PhraseProgress(kept.states, progress.alphabet[kept.rows], progress.table),
     )
+
+
+def _native_phrases(progress: PhraseProgress) -> beam_cpu.BeamPhrases:
+    table = progress.table
+    return beam_cpu.BeamPhrases(progress.states, progress.alphabet, table.following, table.missing, table.follow)
 
 
 def rank_candidates(candidates: Candidates, live: ActiveHypotheses, rules: BatchedOptions) -> ExtendedHypotheses:

@@ -43,7 +43,7 @@ def check_step(logits: Tensor | ops.LazyLogits, attention: Tensor | None, live: 
             )
     if rules.highest >= logits.shape[-1]:
         raise ConfigError(f"token {rules.highest} of the search options is outside the vocabulary of {logits.shape[-1]}")
-    follow = None if live.progress is None else live.progress.follow
+    follow = None if live.progress is None else live.progress.table.follow
     if follow is not None and len(follow) != logits.shape[-1]:
         raise ShapeError(f"follow has {len(follow)} entries, but the vocabulary has {logits.shape[-1]} tokens")
 
@@ -122,9 +122,9 @@ def _with_phrases(
     assert progress is not None
     too_early = (best.tokens == rules.options.eos) & (progress.missing() > 0)[..., None]
     found, more = best.log_probs.masked_fill(too_early, -torch.inf), progress.next_tokens()
-    if progress.follow is not None:
-        ends = progress.word_ends() & ~(progress.follow[best.tokens] & (found > -torch.inf)).any(-1)
-        logits = rows(ends).masked_fill(~progress.follow, -torch.inf).index_fill(-1, rules.early, -torch.inf)
+    if (after_words := progress.table.follow) is not None:
+        ends = progress.word_ends() & ~(after_words[best.tokens] & (found > -torch.inf)).any(-1)
+        logits = rows(ends).masked_fill(~after_words, -torch.inf).index_fill(-1, rules.early, -torch.inf)
         most, place = logits.max(-1)
         follow = torch.full_like(live.tokens, -1)
         follow[ends] = place.masked_fill(most == -torch.inf, -1)

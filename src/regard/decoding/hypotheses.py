@@ -73,14 +73,15 @@ def ranking_score(extended: ExtendedHypotheses, live: ActiveHypotheses, coverage
     return scores + penalty.gather(1, extended.beams)
 
 
-def advance_hypotheses(live: ActiveHypotheses, rows: Tensor, going: ExtendedHypotheses, coverage: Tensor | None) -> ActiveHypotheses:
-    """Return the active hypotheses after a step: `going` (B', K') of the kept sentences `rows` (B',)."""
+def advance_hypotheses(
+    live: ActiveHypotheses, rows: Tensor, going: ExtendedHypotheses, coverage: Tensor | None, progress: PhraseProgress | None = None
+) -> ActiveHypotheses:
+    """Return the active hypotheses after a step: `going` (B', K') of the kept sentences `rows` (B',), with their progress."""
     beams = going.beams[..., None]
     history = None
     if live.history is not None:
         history = torch.cat([torch.take_along_dim(live.history[rows], beams, 1), going.tokens[..., None]], -1)
     coverage = None if coverage is None else torch.take_along_dim(coverage[rows], beams, 1)
-    progress = None if live.progress is None else live.progress.select(rows, going.beams).after(going.tokens[..., None])
     return ActiveHypotheses(live.rows[rows], going.tokens, going.totals, live.length + 1, history, coverage, progress)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import reduce
+from functools import lru_cache, reduce
 from typing import NamedTuple
 
 import torch
@@ -52,74 +52,121 @@ class ForcedPhrases:
     follow: Sequence[bool] | None = None
 
 
-class PhraseProgress(NamedTuple):
-    """Phrase progress of B sentences with K hypotheses and P phrases, each with A rows of at most L tokens."""
+class _Automaton(NamedTuple):
+    """The states of one phrase, from 0: complete and followed. State 1 is that of an empty hypothesis."""
 
-    tokens: Tensor  # (B, P, A, L) -1 after the end of a row; row 0 matches anywhere, the others at the beginning only
-    lengths: Tensor  # (B, P, A) 0: no row
+    alphabet: list[int]  # the different tokens of its rows
+    following: list[list[int]]  # per state: after another token that may not follow, after one that may, after each of the alphabet
+    missing: list[int]  # min number of missing tokens
+    wanted: list[list[int]]  # tokens that continue each row, -1: none
+    ends: list[bool]  # complete, but followed by nothing yet
+
+
+@lru_cache(maxsize=4096)
+def _automaton(rows: tuple[tuple[int, ...], ...], inner: frozenset[int]) -> _Automaton:
+    """Return the automaton of the rows, of whose tokens the `inner` may not follow a phrase. The first row matches anywhere, others at the
+    beginning only.
+
+    A state is the set of all begun rows, each with its number of matched tokens (subset construction, as in Knuth, Morris and Pratt 1977).
+    """
+    alphabet = list(dict.fromkeys(token for row in rows for token in row))
+    begin = frozenset((number, 0) for number in range(len(rows)))
+    numbers, waiting = {frozenset[tuple[int, int]](): 0, begin: 1}, [begin]
+    found = _Automaton(alphabet, [[0] * (2 + len(alphabet))], [0], [[-1] * len(rows)], [False])
+    for state in waiting:  # grows
+        complete = any(count == len(rows[number]) for number, count in state)
+        following = [frozenset({(0, 0)}), frozenset() if complete else frozenset({(0, 0)})]
+        for token in alphabet:
+            on = {(number, count + 1) for number, count in state if count < len(rows[number]) and rows[number][count] == token}
+            following.append(frozenset() if complete and token not in inner else frozenset(on | {(0, 0)}))
+        for other in following:
+            if other not in numbers:
+                numbers[other] = len(numbers)
+                waiting.append(other)
+        reached = dict(sorted(state))  # the longest match of each row
+        found.following.append([numbers[other] for other in following])
+        found.missing.append(min(len(rows[number]) - count for number, count in reached.items()))
+        found.wanted.append([-1 if complete else row[reached[n]] if n in reached else -1 for n, row in enumerate(rows)])
+        found.ends.append(complete)
+    return found
+
+
+def _inner(rows: tuple[tuple[int, ...], ...], follow: Sequence[bool] | None) -> frozenset[int]:
+    return frozenset(() if follow is None else (token for row in rows for token in row if not follow[token]))
+
+
+class PhraseTable(NamedTuple):
+    """The states of all phrases of a batch; state 0 is that of a complete phrase."""
+
+    following: Tensor  # (N, 2 + Z) long: the next state, see `_Automaton`
+    missing: Tensor  # (N,) long
+    wanted: Tensor  # (N, A) long
+    ends: Tensor  # (N,) bool
     follow: Tensor | None  # (V,) bool
-    matched: Tensor  # (B, K, P, A, L + 1) bool: the last n tokens are the first n of the row
-    met: Tensor  # (B, K, P) bool: the phrase is complete and followed
+
+
+class PhraseProgress(NamedTuple):
+    """Phrase progress of B sentences with K hypotheses and P phrases of at most Z different tokens each, as states of automata."""
+
+    states: Tensor  # (B, K, P) long: rows of the table
+    alphabet: Tensor  # (B, P, Z) long, -1 after the last
+    table: PhraseTable
 
     @classmethod
     def start(cls, phrases: ForcedPhrases, device: torch.device | str) -> PhraseProgress:
         """Return the progress of one empty hypothesis per sentence; requires at least one phrase."""
-        rows = [[phrase.rows for phrase in own] for own in phrases.sentences]
-        count, most = max(map(len, rows)), max(len(own) for each in rows for own in each)
-        width = max(len(row) for each in rows for own in each for row in own)
-        tokens = torch.full((len(rows), count, most, width), -1)
-        for b, each in enumerate(rows):
-            for p, own in enumerate(each):
-                for a, row in enumerate(own):
-                    tokens[b, p, a, : len(row)] = torch.tensor(row)
-        tokens = tokens.to(device)
-        lengths = (tokens >= 0).sum(-1)
-        matched = torch.zeros(len(rows), 1, count, most, width + 1, dtype=torch.bool, device=device)
-        matched[..., 0] = lengths[:, None] > 0
+        rows = [[tuple(map(tuple, phrase.rows)) for phrase in own] for own in phrases.sentences]
+        known = {row: _automaton(row, _inner(row, phrases.follow)) for own in rows for row in own}
+        count, most = max(map(len, rows)), max(len(row) for row in known)
+        size = max(len(one.alphabet) for one in known.values())
+        first, following, missing, wanted, ends = {}, [[0] * (2 + size)], [0], [[-1] * most], [False]
+        for row, one in known.items():
+            # Its state 0 is the first of all.
+            first[row] = before = len(missing) - 1
+            for own in one.following[1:]:
+                following.append([state and state + before for state in own] + [0] * (size - len(one.alphabet)))
+            missing += one.missing[1:]
+            wanted += [[*own, *[-1] * (most - len(own))] for own in one.wanted[1:]]
+            ends += one.ends[1:]
+        states = [[first[row] + 1 for row in own] + [0] * (count - len(own)) for own in rows]
+        letters = [[known[row].alphabet + [-1] * (size - len(known[row].alphabet)) for row in own] for own in rows]
+        letters = [own + [[-1] * size] * (count - len(own)) for own in letters]
         follow = None if phrases.follow is None else torch.tensor(phrases.follow, device=device)
-        return cls(tokens, lengths, follow, matched, ~matched.any(-1).any(-1))
+        table = PhraseTable(
+            torch.tensor(following, device=device),
+            torch.tensor(missing, device=device),
+            torch.tensor(wanted, device=device),
+            torch.tensor(ends, device=device),
+            follow,
+        )
+        return cls(torch.tensor(states, device=device)[:, None], torch.tensor(letters, device=device), table)
 
     def select(self, rows: Tensor, beams: Tensor) -> PhraseProgress:
         """Keep sentences `rows` (B',) and their hypotheses `beams` (B', K')."""
-        own = rows[:, None]
-        tokens, lengths, matched = self.tokens[rows], self.lengths[rows], self.matched[own, beams]
-        if matched.size(-2) > 1 and not matched[..., 1:, :].any():
-            # No hypothesis can still begin with another row, nor has just completed one: the next steps need not look at them.
-            tokens, lengths, matched = tokens[:, :, :1], lengths[:, :, :1], matched[..., :1, :]
-        return PhraseProgress(tokens, lengths, self.follow, matched, self.met[own, beams])
+        return self._replace(states=self.states[rows[:, None], beams], alphabet=self.alphabet[rows])
 
     def after(self, tokens: Tensor) -> PhraseProgress:
         """Return the progress after each next token (B, K, C), as K * C hypotheses."""
-        hits = (self.tokens[:, None, None] == tokens[..., None, None, None]) & self.matched[:, :, None, ..., :-1]
-        anywhere = (self.lengths > 0) & (torch.arange(self.lengths.size(-1), device=tokens.device) == 0)
-        matched = torch.cat([anywhere[:, None, None, ..., None].expand(*hits.shape[:-1], 1), hits], -1)
-        followed = self.complete().any(-1)[:, :, None]
-        if self.follow is not None:
-            followed = followed & self.follow[tokens][..., None]
-        met = (self.met[:, :, None] | followed).expand(*tokens.shape, -1)
-        return self._replace(matched=matched.flatten(1, 2), met=met.flatten(1, 2))
-
-    def complete(self) -> Tensor:
-        """Return which rows (B, K, P, A) the hypotheses end with."""
-        last = self.lengths[:, None, :, :, None].expand(*self.matched.shape[:-1], 1)
-        return self.matched.gather(-1, last).squeeze(-1) & (last.squeeze(-1) > 0)
+        row, following = tokens.flatten(1), self.table.following
+        entry = torch.ones_like(row) if self.table.follow is None else self.table.follow[row].long()
+        entries = entry[..., None].expand(*row.shape, self.states.size(-1))
+        for number, letters in enumerate(self.alphabet.unbind(-1), start=2):
+            entries = torch.where(row[..., None] == letters[:, None], number, entries)
+        before = self.states[:, :, None].expand(-1, -1, tokens.size(-1), -1).flatten(1, 2)
+        return self._replace(states=following.view(-1)[before * following.size(1) + entries])
 
     def missing(self) -> Tensor:
         """Return the minimum number of missing tokens (B, K), summed over phrases."""
-        places = torch.arange(1, self.matched.size(-1) + 1, dtype=torch.int16, device=self.met.device)
-        reached = (self.matched * places).amax(-1)  # one more than tokens; 0: not begun, cannot begin
-        left = (self.lengths[:, None] + 1 - reached).masked_fill(reached == 0, self.matched.size(-1))
-        fewest = reduce(torch.minimum, left.unbind(-1))  # far faster than a reduction over so short an axis
-        return fewest.masked_fill(self.met, 0).sum(-1)
+        # Far faster than a reduction over so short an axis.
+        return reduce(torch.add, self.table.missing[self.states].unbind(-1))
 
     def next_tokens(self) -> Tensor:
-        """Return the tokens (B, K, P * A) that continue missing phrases; -1: none."""
-        places = torch.arange(self.matched.size(-1) - 1, device=self.met.device)
-        done = (self.met | self.complete().any(-1))[..., None]
-        reached = (self.matched[..., :-1] * places).amax(-1, keepdim=True)
-        found = self.tokens[:, None].expand(*self.matched.shape[:-1], -1).gather(-1, reached).squeeze(-1)
-        return found.masked_fill(done | ~self.matched.any(-1), -1).flatten(-2)
+        """Return the tokens (B, K, E) that continue missing phrases; -1: none. At least one per phrase."""
+        found = self.table.wanted[self.states]
+        if found.size(-1) > 1 and not (found[..., 1:] >= 0).any():
+            found = found[..., :1]  # no hypothesis can still begin with another row
+        return found.flatten(-2)
 
     def word_ends(self) -> Tensor:
         """Return which hypotheses (B, K) end with a phrase that counts only if an allowed token follows."""
-        return (self.complete().any(-1) & ~self.met).any(-1)
+        return self.table.ends[self.states].any(-1)

@@ -24,6 +24,11 @@ _BEAM = Kernel(
     Argument("tokens", "sentences hypotheses width", "int64"),
     Argument("scores", "sentences best", "float32"),
     Argument("count", "sentences", "int64"),
+    Argument("states", "sentences hypotheses phrases", "int64", optional=True, below="known"),
+    Argument("alphabet", "sentences phrases letters", "int64", optional=True),
+    Argument("following", "known entries", "int64", optional=True, below="known"),
+    Argument("missing", "known", "int64", optional=True),
+    Argument("follow", "vocabulary", "bool", optional=True),
     results=[
         *(Argument(f"end_{name}", "most", "int64") for name in ("rows", "places", "nodes", "tokens")),
         *(Argument(f"end_{name}", "most", "float32") for name in ("scores", "log_probs")),
@@ -32,6 +37,7 @@ _BEAM = Kernel(
         Argument("kept_count", "sentences", "int64"),
         *(Argument(f"going_{name}", "sentences going", "float32") for name in ("totals", "log_probs")),
         *(Argument(f"going_{name}", "sentences going", "int64") for name in ("tokens", "beams", "nodes")),
+        Argument("going_states", "sentences going phrases", "int64"),
     ],
     operation="beam search",
 )
@@ -61,6 +67,24 @@ class BeamCandidates(NamedTuple):
     ended: Tensor
 
 
+class BeamPhrases(NamedTuple):
+    """Forced phrases of the candidates, as states of automata: see `regard.decoding.phrases.PhraseProgress`.
+
+    Attributes:
+        states: (B, K, P) long, below N.
+        alphabet: (B, P, Z) long, tokens with an entry of their own; -1: none.
+        following: (N, 2 + Z) long, the next state after another token that may not follow a phrase, one that may, each of the alphabet.
+        missing: (N,) long, number of tokens that a state lacks.
+        follow: (V,) bool, whether a token may follow a phrase; None: all may.
+    """
+
+    states: Tensor
+    alphabet: Tensor
+    following: Tensor
+    missing: Tensor
+    follow: Tensor | None
+
+
 class BeamSelection(NamedTuple):
     """Result of a step.
 
@@ -71,6 +95,7 @@ class BeamSelection(NamedTuple):
         scores: (B', N), updated.
         ended: (B',), updated.
         going: their hypotheses, best first: totals, log-probabilities, tokens, index and flat index of the parent, (B', G) each.
+        states: (B', G, P), of their phrases.
         bad: the first sentence with NaN among its candidates; -1: none.
     """
 
@@ -79,6 +104,7 @@ class BeamSelection(NamedTuple):
     scores: Tensor
     ended: Tensor
     going: tuple[Tensor, ...]
+    states: Tensor
     bad: int
 
 
@@ -92,13 +118,16 @@ def supports(searched: BeamCandidates) -> bool:
     return searched.log_probs.dtype == torch.float32 and native.takes(*searched)
 
 
-def keep(searched: BeamCandidates, *, beam: int, length: int, eos: int, enough: float, penalty: float) -> BeamSelection:
+def keep(
+    searched: BeamCandidates, phrases: BeamPhrases | None = None, *, beam: int, length: int, eos: int, enough: float, penalty: float
+) -> BeamSelection:
     """Select the candidates that finish and those that continue, and the finished sentences; see `regard.decoding` for the rules.
 
     Only for calls that `supports` accepts.
 
     Args:
         searched: the candidates, on the CPU.
+        phrases: the forced phrases.
         beam: max number of continuing hypotheses per sentence.
         length: length of the candidates in tokens.
         eos: EOS.
@@ -118,6 +147,8 @@ def keep(searched: BeamCandidates, *, beam: int, length: int, eos: int, enough: 
     if min(best, going) < 1:
         raise ShapeError(f"beam search: {beam} hypotheses of {hypotheses} x {width} candidates, {best} of them kept: at least 1 of each")
     given: dict[str, Any] = {"beam": beam, "length": length, "eos": eos, "enough": enough, "penalty": penalty, "going": going, "most": most}
-    call, found = _BEAM.run(*(part.contiguous() for part in searched), **given)
-    rows, scores, count, *on = (part[: call.left] for part in found[6:])
-    return BeamSelection(tuple(part[: call.ended] for part in found[:6]), rows, scores, count, tuple(on), call.bad)
+    forced = (None,) * 5 if phrases is None else (part if part is None else part.contiguous() for part in phrases)
+    given["phrases"] = 0 if phrases is None else phrases.states.size(-1)
+    call, found = _BEAM.run(*(part.contiguous() for part in searched), *forced, **given)
+    rows, scores, count, *on, states = (part[: call.left] for part in found[6:])
+    return BeamSelection(tuple(part[: call.ended] for part in found[:6]), rows, scores, count, tuple(on), states, call.bad)

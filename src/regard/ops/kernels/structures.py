@@ -70,10 +70,10 @@ class BeamCall(ctypes.Structure):
     """BeamCall of csrc."""
 
     _fields_ = [
-        *_of(ADDRESS, "rows max_length ceiling totals log_probs tokens scores count end_rows end_places end_nodes"),
-        *_of(ADDRESS, "end_tokens end_scores end_log_probs kept kept_scores kept_count going_totals going_log_probs"),
-        *_of(ADDRESS, "going_tokens going_beams going_nodes"),
-        *_of(INT64, "sentences hypotheses width beam going best all length eos"),
+        *_of(ADDRESS, "rows max_length ceiling totals log_probs tokens scores count states alphabet following missing"),
+        *_of(ADDRESS, "follow end_rows end_places end_nodes end_tokens end_scores end_log_probs kept kept_scores kept_count"),
+        *_of(ADDRESS, "going_totals going_log_probs going_tokens going_beams going_nodes going_states"),
+        *_of(INT64, "sentences hypotheses width beam going best all phrases letters known entries vocabulary length eos"),
         *_of(REAL, "enough penalty"),
         *_of(INT64, "ended left bad"),
     ]

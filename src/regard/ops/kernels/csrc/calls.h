@@ -81,6 +81,12 @@ typedef struct {
     const int64_t *tokens;     /* likewise */
     const float *scores;       /* (sentences, best): the best ended so far, descending, -inf where there are fewer */
     const int64_t *count;      /* (sentences): how many have ended */
+    /* Forced phrases, or NULL: the state of each in an automaton, and the tokens with an entry of their own, -1 after the last. */
+    const int64_t *states;     /* (sentences, hypotheses, phrases), 0 to known - 1 */
+    const int64_t *alphabet;   /* (sentences, phrases, letters) */
+    const int64_t *following;  /* (known, entries): the state after another token that may not follow a phrase, that may, after each letter */
+    const int64_t *missing;    /* (known): how many tokens a state lacks */
+    const uint8_t *follow;     /* (vocabulary): whether a token may follow a phrase; NULL: all may */
     /* Ended now, in order of sentence and place; room for sentences * 2 * beam. */
     int64_t *end_rows, *end_places, *end_nodes, *end_tokens;
     float *end_scores, *end_log_probs;
@@ -91,7 +97,9 @@ typedef struct {
     /* Their hypotheses, best first, (sentences, going) each: -inf where there is none. */
     float *going_totals, *going_log_probs;
     int64_t *going_tokens, *going_beams, *going_nodes;
+    int64_t *going_states; /* (sentences, going, phrases) */
     int64_t sentences, hypotheses, width, beam, going, best, all;
+    int64_t phrases, letters, known, entries, vocabulary;
     int64_t length;       /* with the candidates */
     int64_t eos;
     double enough;        /* a sentence is done when so many have ended */
