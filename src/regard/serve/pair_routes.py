@@ -25,6 +25,22 @@ LINKS: Schema = {
 }
 
 
+def score_fields(what: str) -> dict[str, Schema]:
+    """Return the fields of an answer with the log-probabilities of `what`: a line or a target.
+
+    Example:
+        >>> list(score_fields("line"))
+        ['log_prob', 'log_prob_per_token', 'tokens', 'log_probs']
+    """
+    numbers: Schema = {"type": "array", "items": {"type": "number"}}
+    return {
+        "log_prob": {"type": "number", "description": f"log-probability of the {what} with EOS, in nats"},
+        "log_prob_per_token": {"type": "number", "description": "the same, divided by the number of tokens"},
+        "tokens": {"type": "array", "items": {"type": "string"}, "description": f"the tokens of the {what}, EOS included"},
+        "log_probs": {**numbers, "description": "log-probability of each token given those before it"},
+    }
+
+
 class _Pair(NamedTuple):
     source: str
     target: str
@@ -85,10 +101,7 @@ SCORING = ServedTask(
     looks="",
     result="scores",
     item=object_schema(
-        log_prob={"type": "number", "description": "log-probability of the target with its end, in nats"},
-        log_prob_per_token={"type": "number", "description": "the same, divided by the number of tokens"},
-        tokens={"type": "array", "items": {"type": "string"}, "description": "the tokens of the target, its end included"},
-        log_probs={"type": "array", "items": {"type": "number"}, "description": "log-probability of each token given those before it"},
+        **score_fields("target"),
         truncated={"type": "array", "items": COUNT, "description": "tokens of the source and of the target that were cut off"},
     ),
     fields=_fields,

@@ -34,7 +34,7 @@ from regard.serve.endpoints import (
 from regard.serve.http_errors import HTTPError
 from regard.serve.json_schema import Schema
 from regard.serve.limits import Limits
-from regard.serve.pair_routes import ALIGNING, COUNT, LINKS, SCORING
+from regard.serve.pair_routes import ALIGNING, COUNT, LINKS, SCORING, score_fields
 from regard.serve.sent_image import SentImage, decode_image, image_schema, refuse_large
 from regard.tasks import Captioner, Classifier, Entailer, Translator, open_any
 from regard.tasks.attention_records import explained_label, explained_line, explained_translation
@@ -329,10 +329,7 @@ LANGUAGE = ServedTask(
     result="scores",
     item=object_schema(
         text={"type": "string", "description": "the line"},
-        log_prob={"type": "number", "description": "log-probability of the line with EOS, in nats"},
-        log_prob_per_token={"type": "number", "description": "the same, divided by the number of tokens"},
-        tokens={"type": "array", "items": {"type": "string"}, "description": "the tokens, EOS included"},
-        log_probs={**NUMBERS, "description": "log-probability of each token given those before it"},
+        **score_fields("line"),
     ),
     fields=_lines_field,
     items=_lines,
