@@ -339,7 +339,10 @@ def scores(name: str) -> Tensor:
             return location()
         case "cosine score":
             return look(Attention(CosineScore(4.0)))
-    return look(Attention(DotScore(scaled=name != "dot score")))
+        case "dot score" | "scaled dot score":
+            return look(Attention(DotScore(scaled=name != "dot score")))
+        case _:
+            raise ValueError(f"{name}: no picture")
 
 
 def _score(name: str, what: str) -> Callable[[], Picture]:

@@ -11,6 +11,8 @@ from regard.config.base import MAX_LAYERS, MAX_LENGTH, MAX_RATE, MAX_SIZE, Froze
 from regard.config.images import SecondImageConfig
 
 ScoreName = Literal["additive", "concat", "dot", "scaled_dot", "general", "location", "cosine"]
+# Their queries and keys must have equal sizes.
+SAME_SIZE_SCORES: frozenset[ScoreName] = frozenset({"dot", "scaled_dot", "cosine"})
 KeyMode = Literal["mean", "features", "max", "sample", "concat", "max_concat", "sum", "sample_concat", "sample_sum"]
 
 
@@ -38,7 +40,7 @@ class AttentionConfig(Frozen):
     )
     attention_dim: int = Field(default=256, ge=1, le=MAX_SIZE, description="width of additive and concat scores")
     window: Literal["global", "local_m", "local_p"] = Field(
-        default="global", description="all positions, or all positions, or Luong's monotonic or predicted window"
+        default="global", description="all positions, or Luong's monotonic or predicted window"
     )
     radius: int = Field(default=10, ge=1, le=MAX_SIZE, description="D: a local window spans 2D+1 positions")
     input_feeding: bool = Field(default=False, description="feed the last attentional state to the next step (current only)")
@@ -252,7 +254,7 @@ class TransformerConfig(TransformerSettings):
         own, heads = self.recurrent, self.recurrent.attention.num_heads
         if heads is not None and own.dim % heads:
             raise ValueError(f"recurrent.dim ({own.dim}) must be a multiple of recurrent.attention.num_heads ({heads})")
-        if heads is None and own.attention.score in ("dot", "scaled_dot", "cosine") and own.dim != self.embed_dim:
+        if heads is None and own.attention.score in SAME_SIZE_SCORES and own.dim != self.embed_dim:
             raise ValueError(
                 f"recurrent.attention.score {own.attention.score} needs recurrent.dim ({own.dim}) = embed_dim ({self.embed_dim})"
             )

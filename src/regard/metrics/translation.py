@@ -66,7 +66,7 @@ def bleu(
         A `Score` from 0 to 100 with sacrebleu's signature. Empty hypotheses score 0.
 
     Raises:
-        DataError: empty lists, unequal lengths,an unknown tokenizer or an order below 1.
+        DataError: empty lists, unequal lengths, an unknown tokenizer or an order below 1.
 
     Example:
         >>> bleu(["the house is small ."], ["the house is small ."]).value
@@ -119,7 +119,7 @@ def chrf(hypotheses: Sequence[str], references: Sequence[str], *, lowercase: boo
         A `Score` from 0 to 100 with sacrebleu's signature.
 
     Raises:
-        DataError: empty lists, unequal lengths,or a negative word order.
+        DataError: empty lists, unequal lengths, or a negative word order.
 
     Example:
         >>> score = chrf(["house"], ["house"])
@@ -155,7 +155,7 @@ def bleu_by_length(
         `len(edges) + 1` rows in rising order; an empty range has count 0 and score None.
 
     Raises:
-        DataError: empty lists, unequal lengths,or edges that do not rise from 0 or more.
+        DataError: empty lists, unequal lengths, or edges that do not rise from 0 or more.
 
     Example:
         >>> rows = bleu_by_length(["a b c d"] * 2, ["a b c d"] * 2, ["x", "x y z"], [2])

@@ -39,6 +39,7 @@ from regard.config import (
     TransformerSettings,
     TranslationConfig,
 )
+from regard.config.models import SAME_SIZE_SCORES
 from regard.errors import ConfigError
 from regard.models.captioning import build_captioner
 from regard.models.classifier import build_classifier
@@ -250,7 +251,7 @@ def _attention(config: AttentionConfig, query_dim: int, key_dim: int) -> Attenti
             normalizer=config.normalizer,
         )
     if query_dim % config.num_heads:
-        raise ConfigError(f"model.attention.heads: {config.num_heads} must divide model.decoder_dim, which is {query_dim}")
+        raise ConfigError(f"model.attention.num_heads: {config.num_heads} must divide model.decoder_dim, which is {query_dim}")
     areas = _areas(config.area, query_dim // config.num_heads)
     return MultiHeadAttention(query_dim, config.num_heads, memory_dim=key_dim, areas=areas, normalizer=config.normalizer)
 
@@ -269,6 +270,11 @@ def _areas(config: AreaSettings | None, dim: int) -> Areas | None:
 
 
 def _score(config: AttentionConfig, query_dim: int, key_dim: int) -> ScoreModule:
+    if config.score in SAME_SIZE_SCORES and query_dim != key_dim:
+        raise ConfigError(
+            f"model.attention.score: {config.score} needs equal sizes; model.decoder_dim is {query_dim}, "
+            f"the source states have {key_dim} (model.encoder_dim times the directions)"
+        )
     match config.score:
         case "additive":
             return AdditiveScore(query_dim, key_dim, config.attention_dim, coverage=config.coverage)
@@ -278,13 +284,10 @@ def _score(config: AttentionConfig, query_dim: int, key_dim: int) -> ScoreModule
             return GeneralScore(query_dim, key_dim)
         case "location":
             return LocationScore(query_dim, config.max_source_length)
-        case "dot" | "scaled_dot" | "cosine":
-            if query_dim != key_dim:
-                raise ConfigError(
-                    f"model.attention.score: {config.score} needs equal sizes; model.decoder_dim is {query_dim}, "
-                    f"the source states have {key_dim} (model.encoder_dim times the directions)"
-                )
-            return CosineScore() if config.score == "cosine" else DotScore(scaled=config.score == "scaled_dot")
+        case "dot" | "scaled_dot":
+            return DotScore(scaled=config.score == "scaled_dot")
+        case "cosine":
+            return CosineScore()
 
 
 def _window(config: AttentionConfig, query_dim: int) -> WindowModule | None:

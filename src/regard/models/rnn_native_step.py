@@ -82,8 +82,8 @@ class PackedState:
 def plan_of(decoder: RecurrentDecoder, dtype: torch.dtype = torch.float32) -> RecurrentPlan | None:
     """Pack a decoder's weights for the native library; None if it does not support the decoder.
 
-    Supports GRU and LSTM layers with one attention over the whole source (additive, general or dot score with a softmax, before or after
-    them), in float32 on a CPU, in evaluation mode.
+    Supports GRU and LSTM layers with one attention over the whole source (additive, concat, general or dot score with a softmax, before or
+    after them), in float32 on a CPU, in evaluation mode.
 
     Args:
         decoder: the decoder.
