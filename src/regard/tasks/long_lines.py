@@ -30,8 +30,7 @@ def divide_line(line: str, vocabulary: Vocabulary, limit: int) -> list[str]:
         ['a dog, ', 'a cat']
     """
     text = line.strip()
-    short = len(text) <= MOST_CHARACTERS * limit
-    if len(text) < 2 or (short and len(vocabulary.encode(text).ids) <= limit):
+    if len(text) < 2 or (not surely_long(line, limit) and len(vocabulary.encode(text).ids) <= limit):
         return [line]
     start, middle = line.index(text), len(text) / 2
     for pause in PAUSES:
@@ -43,6 +42,16 @@ def divide_line(line: str, vocabulary: Vocabulary, limit: int) -> list[str]:
         ends = [int(middle)]
     end = start + min(ends, key=lambda end: abs(end - middle))
     return [*divide_line(line[:end], vocabulary, limit), *divide_line(line[end:], vocabulary, limit)]
+
+
+def surely_long(line: str, limit: int) -> bool:
+    """Return whether a line has more than `limit` tokens by its characters alone.
+
+    Example:
+        >>> surely_long("a" * 101, 2), surely_long("a dog", 2)
+        (True, False)
+    """
+    return len(line.strip()) > MOST_CHARACTERS * limit
 
 
 def first_words(parts: list[str]) -> list[int]:

@@ -24,7 +24,7 @@ from regard.ops import OutputShortlist
 from regard.tasks.chunking import in_chunks
 from regard.tasks.confidence import Calibration, read_calibration
 from regard.tasks.forced_text import MIN_BEAM, ForcedText, Glossary
-from regard.tasks.long_lines import divide_line
+from regard.tasks.long_lines import divide_line, surely_long
 from regard.tasks.predict import Generation, Predictor, collector_paused, hypotheses_json, longest_first, predict
 from regard.tasks.run_folder import device_of
 from regard.tasks.translation_run import TranslationRun, open_ensemble
@@ -171,8 +171,11 @@ class Translator(Predictor[TranslationRun]):
         check_decoding(self.run.config, decoding, attends=self.run.model.attends)
         if decoding.shortlist:
             _ = self.shortlist  # before the work begins: there may be none
-        encoded, cut = self._encode(lines)
-        parts = self._divide(lines, cut) if any(cut) and not need_attention else []
+        divisible = self.run.config.second is None and not need_attention
+        # The beginning of a line that will be divided is enough for now.
+        heads = [line[: self._limit] if divisible and surely_long(line, self._limit) else line for line in lines]
+        encoded, cut = self._encode(heads)
+        parts = self._divide(lines, cut) if divisible else []
         if parts:
             lines, prefixes, terms = _of_parts(parts, prefixes, terms)
             encoded, cut = self._encode(lines)
@@ -223,10 +226,11 @@ class Translator(Predictor[TranslationRun]):
 
     def _divide(self, lines: Sequence[str], cut: Sequence[int]) -> list[list[str]]:
         # The parts of each line, of which `cut` tokens are too many; none if no line can be divided.
-        if self.run.config.second is not None:
-            return []
-        vocabulary, limit = self.run.vocabularies.source, self.run.config.data.max_length
-        parts = [divide_line(line, vocabulary, limit) if more else [line] for line, more in zip(lines, cut, strict=True)]
+        vocabulary, limit = self.run.vocabularies.source, self._limit
+        parts = [
+            divide_line(line, vocabulary, limit) if more or surely_long(line, limit) else [line]
+            for line, more in zip(lines, cut, strict=True)
+        ]
         return parts if any(len(own) > 1 for own in parts) else []
 
     def _named(self, found: list[list[Hypothesis]], sources: Sequence[Sequence[int]]) -> list[list[Hypothesis]]:
@@ -239,6 +243,10 @@ class Translator(Predictor[TranslationRun]):
             return one._replace(tokens=[token if token < size else source[token - size] for token in one.tokens])
 
         return [[named(one, source) for one in own] for own, source in zip(found, sources, strict=True)]
+
+    @property
+    def _limit(self) -> int:
+        return self.run.config.data.max_length
 
     @cached_property
     def calibration(self) -> Calibration | None:
