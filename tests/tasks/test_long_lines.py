@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from regard.data import Vocabulary
 from regard.decoding import SamplingOptions
 from regard.tasks.forced_text import Glossary, Term
-from regard.tasks.long_lines import divide_line, first_words
+from regard.tasks.long_lines import MOST_CHARACTERS, divide_line, first_words
 from regard.tasks.word_links import find_links, find_part_links
 from tests.tasks.tiny import FAMILIES, TEXTS, trained, translator
 
@@ -101,6 +101,16 @@ def test_a_character_of_more_tokens_than_the_model_reads_is_cut() -> None:
     subject = translator("bpe", data={"max_length": 2})
     item = subject.translate(["🙂🙂"])[0]
     assert [part.truncated > 0 for part in item.parts] == [True, True]
+
+
+def test_a_very_long_line_is_divided_before_it_is_tokenized(monkeypatch: pytest.MonkeyPatch) -> None:
+    subject, lengths, encode = translator(), list[int](), Vocabulary.encode
+    monkeypatch.setattr(Vocabulary, "encode", lambda self, text: lengths.append(len(text)) or encode(self, text))
+    item = subject.translate([" ".join([LONG] * 41)])[0]
+    assert max(lengths) <= MOST_CHARACTERS * 23
+    assert len(item.parts) > 41
+    lengths.clear()
+    assert subject.translate([" " * 2003 + TEXTS[0]])[0].text == subject.translate([TEXTS[0]])[0].text
 
 
 def test_the_command_tells_of_each_such_line(call: Any, tmp_path: Path) -> None:
