@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -23,7 +24,23 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from harness import MEBIBYTE, RESULTS, Worker, machine, median, options, read, regard, serve, status, training_of, tree_memory, write
+from harness import (
+    MEBIBYTE,
+    RESULTS,
+    Worker,
+    cpu,
+    machine,
+    median,
+    options,
+    read,
+    regard,
+    serve,
+    status,
+    training_of,
+    tree_memory,
+    versions,
+    write,
+)
 
 from regard import ops
 from regard.config import AreaConfig, TrainingConfig, TransformerConfig
@@ -43,6 +60,7 @@ COLUMNS = [
     *("from", "to"),
     *("time, s", "time: exponent", "time: expected"),
     *("memory, MB", "memory: exponent", "memory: expected"),
+    "processor",
 ]
 
 
@@ -232,8 +250,8 @@ def row(name: str, points: list[dict[str, float]], unit: str, expected: tuple[st
     return [name, *ends, *time_, expected[0], *memory, expected[1]]
 
 
-def corpus() -> list[dict[str, float]]:
-    """Return the points that corpus.py measured."""
+def corpus() -> tuple[list[dict[str, float]], str]:
+    """Return the points that corpus.py measured, and on which processor."""
     table = read(RESULTS / "corpus.json")
     rows = {each[0]: each[1:] for each in table["rows"]}
     found = zip(
@@ -242,7 +260,8 @@ def corpus() -> list[dict[str, float]]:
         rows["first start: peak memory, MB"],
         strict=True,
     )
-    return [{"count": int(pairs.replace(",", "")), "seconds": seconds, "mb": memory} for pairs, seconds, memory in found]
+    points = [{"count": int(pairs.replace(",", "")), "seconds": seconds, "mb": memory} for pairs, seconds, memory in found]
+    return points, re.findall(r"\. ([^.]+?), \d+ threads?", table["note"])[0]
 
 
 def main() -> None:
@@ -253,13 +272,18 @@ def main() -> None:
     names = [*CURVES, "translate: lines", "training: workers", "quality"]
     parser.add_argument("--curves", nargs="+", choices=names, default=names)
     arguments = parser.parse_args()
-    results: dict[str, list[dict[str, float]]] = read(arguments.out).get("results", {})
-    note = f"`python benchmarks/growth.py`, medians of {arguments.rounds} rounds, float32; {machine(1)}."
+    held = read(arguments.out)
+    results: dict[str, list[dict[str, float]]] = held.get("results", {})
+    processors: dict[str, str] = held.get("processors", {})
+    note = f"`python benchmarks/growth.py`, medians of {arguments.rounds} rounds, float32, 1 thread, {versions()}."
     for name in arguments.curves:
         if name == "quality":
             path = arguments.out and arguments.out.with_name("growth_quality.json")
             write(
-                path, ["training pairs", "beam", "chrF2"], quality(arguments.folder), f"{note.partition(',')[0]}: 600 updates. {machine()}."
+                path,
+                ["training pairs", "beam", "chrF2"],
+                quality(arguments.folder),
+                f"`python benchmarks/growth.py`: 600 updates. {machine()}.",
             )
             continue
         if name in CURVES:
@@ -269,12 +293,13 @@ def main() -> None:
             found = [(count, *measure(arguments.folder, count)) for count in counts]
             results[name] = [{"count": count, "seconds": round(took, 3), "mb": round(most)} for count, took, most in found]
             print(json.dumps(results[name]), flush=True)
-        results["training: pairs"] = corpus()
+        processors[name] = cpu()
+        results["training: pairs"], processors["training: pairs"] = corpus()
         others = {"translate: lines": ("lines", ("up to 1", "0")), "training: pairs": ("pairs to the first update", ("up to 1", "0"))}
         others["training: workers"] = ("workers of one thread", ("-1 to 0", "up to 1"))
         known = {name: (curve.unit, (curve.time, curve.memory)) for name, curve in CURVES.items()} | others
-        rows = [row(each, results[each], *known[each]) for each in known if each in results]
-        write(arguments.out, COLUMNS, rows, note, results=results)
+        rows = [[*row(each, results[each], *known[each]), processors[each]] for each in known if each in results]
+        write(arguments.out, COLUMNS, rows, note, results=results, processors=processors)
 
 
 if __name__ == "__main__":

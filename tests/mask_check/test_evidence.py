@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from regard.errors import ConfigError, DataError
 from regard.mask_check import check
 
 V, E, T = 23, 19, 11
@@ -156,3 +159,50 @@ def test_a_maximum_over_the_batch_is_named() -> None:
     assert (found.verdict, found.module) == ("leak", "layers.0")
     assert found.cause == "max without dim= runs over all rows of the batch here; give it the axes of one row"
     assert check(Model(LandmarkAttention(of_rows=True)), tokens(), causal=False)["other rows"].verdict == "ok"
+
+
+class Crossing(nn.Module):
+    """Attends from one sequence to another, and forgets the mask of the padding."""
+
+    def forward(self, x: Tensor, memory: Tensor) -> Tensor:
+        return (x @ memory.transpose(1, 2) / E**0.5).softmax(-1) @ memory
+
+
+class TwoSequences(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(5)
+        self.embedding, self.attention, self.head = nn.Embedding(V, E), Crossing(), nn.Linear(E, V)
+
+    def forward(self, source: Tensor, target: Tensor, source_mask: Tensor) -> Tensor:
+        x = self.embedding(target)
+        return self.head(x + self.attention(x, self.embedding(source)))
+
+
+@pytest.mark.parametrize("length", [5, 13])
+def test_weights_of_two_lengths_are_not_taken_for_sums(length: int) -> None:
+    mask = torch.arange(7) < torch.tensor([[7], [5], [4], [3]])
+    batch = {"source": torch.randint(1, V, (4, 7)) * mask, "target": torch.randint(1, V, (4, length)), "source_mask": mask}
+    found = check(TwoSequences(), batch, causal=True)["padding content: source"]
+    assert (found.module, "no padding mask is applied" in found.cause, "sums keys" in found.cause) == ("attention", True, False)
+
+
+def test_a_model_that_keeps_its_activations_can_be_checked_after_a_pass() -> None:
+    model = Model()
+    model.kept = [model(tokens()), {"weights": (model(tokens()).softmax(-1),)}]
+    assert check(model, tokens(), causal=True).ok
+    assert model.kept[0].requires_grad
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [({"pad": "0"}, "pad: expected the number"), ({"pad": True}, "pad: expected the number"), ({"dtype": "float32"}, "dtype: expected a floating")],
+)
+def test_a_wrong_number_is_named(given: Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        check(Model(), tokens(), causal=True, **given)
+
+
+def test_a_batch_of_nan_is_no_fault_of_the_model() -> None:
+    with pytest.raises(DataError, match="holds NaN"):
+        check(nn.Linear(E, E), torch.full((4, T, E), float("nan")), causal=True)

@@ -109,8 +109,6 @@ def test_a_very_long_line_is_divided_before_it_is_tokenized(monkeypatch: pytest.
     item = subject.translate([" ".join([LONG] * 41)])[0]
     assert max(lengths) <= MOST_CHARACTERS * 23
     assert len(item.parts) > 41
-    lengths.clear()
-    assert subject.translate([" " * 2003 + TEXTS[0]])[0].text == subject.translate([TEXTS[0]])[0].text
 
 
 def test_the_command_tells_of_each_such_line(call: Any, tmp_path: Path) -> None:

@@ -154,7 +154,7 @@ def _future(survey: Survey, probe: Probe, origin: Origin, module: Module | None,
     pattern = ""
     if found is not None and found.positional and len(found.matrix) == found.matrix.shape[1]:
         pattern = _pattern(found.among, strict=sequence.causal == "strict")
-    if not pattern.endswith(OFF_BY_ONE) and _attends(origin) and approximates(module, survey.widths[sequence.name]):
+    if not pattern.endswith(OFF_BY_ONE) and _attends(origin) and approximates(module, survey.widths[sequence.name], survey.widths.values()):
         return SUMMED
     if pattern in (ALL, INVERTED) and module is not None and (wrong := _sums(module, sequence.name)):
         return f"the weights of a position do not add up to 1: {wrong}"
@@ -301,7 +301,7 @@ def _padding(survey: Survey, probe: Probe, origin: Origin, module: Module | None
     convolves = module is not None and any(isinstance(part, _ConvNd | nn.Unfold) for part in module.module.modules())
     if convolves and found is not None and found.positional and _is_band(found):
         return "positions next to the padding see it through a convolution: set padding to zero before that"
-    if _attends(origin) and probe.sequence is not None and approximates(module, survey.widths[probe.sequence]):
+    if _attends(origin) and probe.sequence is not None and approximates(module, survey.widths[probe.sequence], survey.widths.values()):
         return f"real positions see padding: {mask or 'no padding mask is applied here'}; {SUMMED_PADDING}"
     if mask:
         return f"real positions see padding: {mask}"

@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import Any, NamedTuple
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from regard.errors import ConfigError, DataError, listed, shown
 from regard.mask_check.adapter import Adapter, Inputs
@@ -76,7 +76,10 @@ def check(
     """
     started = time.perf_counter()
     said = adapter is not None or not (is_hugging_face(model) or own_adapter(model) is not None)  # some of those return no positions
+    _check_numbers(pad, dtype)
     adapter, inputs = _resolved(model, batch, adapter, causal, pad, call)
+    if broken := [name for name, value in inputs.items() if isinstance(value, Tensor) and value.isnan().any()]:
+        raise DataError(f"batch[{broken[0]!r}]: holds NaN, so that no output tells of the model; give finite numbers")
     runs, template, examples, filled = _prepared(model, inputs, adapter, dtype)
     results: list[Result] = []
     survey = _survey(runs, template, examples, results)
@@ -105,6 +108,13 @@ def check(
     used = next((p.dtype for p in runs.model.parameters()), torch.get_default_dtype()) if runs.dtype is None else runs.dtype
     seconds = time.perf_counter() - started
     return Report(type(model).__name__, tuple(results), sizes, str(used).removeprefix("torch."), passes, seconds, filled)
+
+
+def _check_numbers(pad: Any, dtype: Any) -> None:
+    if pad is not None and (isinstance(pad, bool) or not isinstance(pad, int)):
+        raise ConfigError(f"pad: expected the number of the padding token, found {shown(pad)}")
+    if dtype is not None and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
+        raise ConfigError(f"dtype: expected a floating dtype such as torch.float64, found {shown(dtype)}")
 
 
 def _check_limits(model: nn.Module, survey: Survey, results: list[Result]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 from torch import Tensor
@@ -74,11 +75,16 @@ def reduces_by(module: Module | None) -> str:
     return "" if calls is None else next(iter(calls.whole), "")
 
 
-def approximates(module: Module | None, length: int) -> bool:
-    """Return whether a module attends without a weight for each pair of query and key of a sequence of this length.
+def approximates(module: Module | None, length: int, widths: Collection[int] = ()) -> bool:
+    """Return whether a module attends without a weight for each pair of query and key.
 
     Linear and random-feature attention sum keys and values first; low-rank and landmark attention compute weights of fewer keys. Attention
     in windows computes weights of short blocks alone and is not meant.
+
+    Args:
+        module: the module, with the inputs of its call.
+        length: that of the keys.
+        widths: lengths of all sequences, one of which may be that of the queries.
     """
     calls = None if module is None else _calls(module)
     if calls is None or FUSED & set(calls.names):
@@ -86,6 +92,6 @@ def approximates(module: Module | None, length: int) -> bool:
     shapes = [*calls.products, *calls.softmaxes]
     sizes = {size for shape in shapes for size in shape if size >= length}
     span = length if length in sizes else min(sizes, default=0)  # padded to a multiple
-    if any(shape.count(span) > 1 for shape in shapes):
+    if any(shape.count(span) > 1 or (span in shape[-2:] and {*shape[-2:]} & ({*widths} - {span})) for shape in shapes):
         return False
     return bool(calls.products) and (not calls.softmaxes or any(max(shape[-2:], default=0) >= length for shape in calls.softmaxes))

@@ -61,7 +61,7 @@ def model_copy(model: nn.Module, dtype: torch.dtype | None) -> tuple[nn.Module, 
     if any(tensor.is_meta for tensor in (*model.parameters(), *model.buffers())):
         raise ConfigError(f"check: {type(model).__name__} holds no numbers (meta device); build or load it on a device")
     try:
-        memo: dict[int, Any] = {}
+        memo = _kept(model)
         twin = copy.deepcopy(model, memo)
         _rebind(twin, memo)
         if dtype is not None:
@@ -69,6 +69,21 @@ def model_copy(model: nn.Module, dtype: torch.dtype | None) -> tuple[nn.Module, 
     except (RuntimeError, TypeError, NotImplementedError) as error:
         raise ConfigError(f"{type(model).__name__}: it cannot be copied ({error}); give a model as it is built or loaded") from error
     return twin, _fill(twin)
+
+
+def _kept(model: nn.Module) -> dict[int, Any]:
+    """Return copies of what modules keep of an earlier pass, such as attention weights with a gradient, which deepcopy refuses."""
+    values = [value for module in model.modules() for value in vars(module).values()]
+    kept: dict[int, Any] = {}
+    while values:
+        value = values.pop()
+        if isinstance(value, list | tuple):
+            values += value
+        elif isinstance(value, dict):
+            values += value.values()
+        elif isinstance(value, Tensor) and not value.is_leaf:
+            kept[id(value)] = value.detach().clone()
+    return kept
 
 
 def _rebind(model: nn.Module, memo: dict[int, Any]) -> None:

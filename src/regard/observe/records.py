@@ -80,6 +80,11 @@ def _examples(given: Any, batch: int, name: str) -> list[Items] | None:
     """Return the items of each example, or None."""
     if given is None:
         return None
+    if isinstance(given, str):
+        raise DataError(f"{name}: expected a list of texts, found a string; split it into tokens")
+    first = next(iter(given), None) if isinstance(given, list | tuple) else None
+    if isinstance(first, int) or (isinstance(first, list | tuple) and first and isinstance(first[0], int)):
+        raise DataError(f"{name}: expected texts, found numbers; give the text of each token, as tokenizer.convert_ids_to_tokens does")
     several = isinstance(given, list | tuple) and len(given) > 0 and not isinstance(given[0], str)
     lists = list(given) if several else [given]
     if len(lists) != batch:
@@ -135,7 +140,11 @@ def _cut(place: _Place, example: int, sides: dict[Side, Items], longest: dict[Si
     rows, columns = len(sides[place.query]), len(sides[place.key])
     for name, count, there in (("key_tokens", columns, weights.shape[2]), ("query_tokens", rows, weights.shape[1])):
         if count > there:
-            raise DataError(f"{place.name}: {count} {name}, but the model attended with {there}{_hint(place, name, count, there)}")
+            both = place.query == place.key and sides["query"] is not sides["key"]  # neither list fits this self-attention
+            given = f"{len(sides['key'])} key_tokens and {len(sides['query'])} query_tokens" if both else f"{count} {name}"
+            raise DataError(f"{place.name}: {given}, but the model attended with {there}{_hint(place, count, there)}")
+    if weights.min() < 0:
+        raise DataError(f"{place.name}: negative weights (signed attention) cannot be shown; `maps()` of the recording has them")
     rest = weights[:, : rows if longest[place.key] == weights.shape[2] else None, columns:]  # a causal mask hides keys from the first rows
     if rest.numel() and rest.max() > NEGLIGIBLE:
         raise DataError(
@@ -145,14 +154,14 @@ def _cut(place: _Place, example: int, sides: dict[Side, Items], longest: dict[Si
     return weights[:, :rows, :columns].numpy()
 
 
-def _hint(place: _Place, name: str, count: int, there: int) -> str:
+def _hint(place: _Place, count: int, there: int) -> str:
     if len(set(place.runs)) > 1:
         ran = ", ".join(map(str, place.runs[:4])) + (", ..." if len(place.runs) > 4 else "")
         return (
             f"; the layer ran {len(place.runs)} times, with {ran} keys: show one of `maps()`, watch a single pass over the finished text, "
             "or generate with use_cache=True"
         )
-    if name == "query_tokens" and count == there + 1:
+    if count == there + 1:
         return "; the last token of a generation attends to nothing any more: leave it out"
     return ""
 
