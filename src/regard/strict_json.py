@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -24,7 +25,8 @@ def parse_json(
         constant: converts NaN, Infinity and -Infinity, which are not JSON; None: a float.
 
     Raises:
-        ValueError: it is not JSON, not UTF-8, has an integer of more than 64 bits, or too many levels; the message says which.
+        ValueError: it is not JSON, not UTF-8, has an integer of more than 64 bits, a float beyond the largest, or too many levels; the
+            message says which.
 
     Example:
         >>> parse_json('{"a": [1, 2.5]}')
@@ -36,7 +38,7 @@ def parse_json(
     """
     try:
         whole = text.decode("utf-8") if isinstance(text, bytes) else text
-        tree = json.loads(whole, parse_int=_integer, parse_constant=constant, object_pairs_hook=pairs)
+        tree = json.loads(whole, parse_int=_integer, parse_float=_float, parse_constant=constant, object_pairs_hook=pairs)
     except RecursionError:
         raise ValueError(f"more than {MAX_DEPTH} levels of lists and objects") from None
     level = [tree]
@@ -55,6 +57,12 @@ def kind_of(value: object) -> str:
         ('a whole number', 'null')
     """
     return KINDS.get(type(value), "null")
+
+
+def _float(text: str) -> float:
+    if math.isinf(number := float(text)):
+        raise ValueError(f"{text} is too large for a number")
+    return number
 
 
 def _parts(node: Any) -> Any:

@@ -196,7 +196,11 @@ def test_a_model_that_keeps_its_activations_can_be_checked_after_a_pass() -> Non
 
 @pytest.mark.parametrize(
     ("given", "message"),
-    [({"pad": "0"}, "pad: expected the number"), ({"pad": True}, "pad: expected the number"), ({"dtype": "float32"}, "dtype: expected a floating")],
+    [
+        ({"pad": "0"}, "pad: expected the number"),
+        ({"pad": True}, "pad: expected the number"),
+        ({"dtype": "float32"}, "dtype: expected a floating"),
+    ],
 )
 def test_a_wrong_number_is_named(given: Any, message: str) -> None:
     with pytest.raises(ConfigError, match=message):

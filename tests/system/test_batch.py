@@ -108,6 +108,47 @@ def test_a_shard_that_cannot_be_read_keeps_no_other_from_being_done(tmp_path: Pa
     assert sorted(path.name for path in output.iterdir()) == ["00.en", "02.en", "manifest.jsonl"]
 
 
+def test_a_changed_option_terms_or_settings_need_another_folder(tmp_path: Path, call: Call) -> None:
+    write_shards(tmp_path / "shards", SENTENCES, 1)
+    words = [*words_of("translate"), "--input", f"{tmp_path}/shards/*.en", "--output", tmp_path / "out"]
+    terms = tmp_path / "terms.tsv"
+    terms.write_text("Hund\tHaus\n", encoding="utf-8")
+    assert call(*words, "--terms", terms)[0] == 0
+    assert call(*words, "--terms", terms)[0] == 0
+    assert call(*words, "--terms", terms, "--length-penalty", "0")[0] == 2
+    terms.write_text("Hund\tKatze\n", encoding="utf-8")
+    code, told, err = call(*words, "--terms", terms)
+    assert (code, told) == (2, b"")
+    assert "other options" in err
+
+
+def test_links_to_nothing_are_reported_and_what_is_no_file_refused(tmp_path: Path, call: Call) -> None:
+    write_shards(tmp_path / "shards", SENTENCES, 1)
+    words = [*words_of("translate"), "--input", f"{tmp_path}/shards/*.en", "--output", tmp_path / "out"]
+    (tmp_path / "shards" / "01.en").symlink_to(tmp_path / "nowhere")
+    code, told, err = call(*words)
+    assert (code, told.startswith(b"1 of 2 shards")) == (1, True)
+    assert "01.en: " in err
+    (tmp_path / "shards" / "01.en").unlink()
+    os.mkfifo(tmp_path / "shards" / "02.en")
+    code, told, err = call(*words)
+    assert (code, told) == (2, b"")
+    assert "02.en is not a file" in err
+
+
+def test_answers_whose_shards_are_gone_and_edited_manifests_are_told_of(tmp_path: Path, call: Call) -> None:
+    paths, output = write_shards(tmp_path / "shards", SENTENCES, 3), tmp_path / "out"
+    words = [*words_of("translate"), "--input", f"{tmp_path}/shards/*.en", "--output", output]
+    assert call(*words)[0] == 0
+    lines = (output / "manifest.jsonl").read_text().splitlines()
+    edited = {**json.loads(lines[1]), "unread": None}
+    (output / "manifest.jsonl").write_text("\n".join([lines[0], json.dumps(edited), "5", "[1]", *lines[2:]]) + "\n")
+    paths[2].unlink()
+    code, told, err = call(*words)
+    assert (code, told.startswith(b"2 of 2 shards")) == (0, True), err
+    assert "also has answers of shards that --input no longer names: 02.en" in err
+
+
 def test_lines_that_cannot_be_read_are_counted(tmp_path: Path, call: Call) -> None:
     write_shards(tmp_path / "shards", ['{"id": 3, "text": "das Haus"}', "no JSON"], 2)
     output = tmp_path / "out"
@@ -128,7 +169,7 @@ def test_what_does_not_fit_is_refused_before_anything_is_written(tmp_path: Path,
         (["--output", output], "--output: only with --input"),
         (["--workers", 2], "--workers: only with --input"),
         (["--input", paths[1]], "--output FOLDER: needed, where the answers to --input go"),
-        ([paths[1], "--input", paths[0], "--output", output], "--files: not with --input, which takes lines and writes lines"),
+        ([paths[1], "--input", paths[0], "--output", output], "FILE: not with --input, which takes lines and writes lines"),
         (["--timing", "--input", paths[0], "--output", output], "--timing: not with --input, which takes lines and writes lines"),
         (["--input", f"{tmp_path}/no*", "--output", output], f"--input {tmp_path}/no*: no such file, and no file has a name like this"),
         (["--input", pattern, "--output", output], f"{paths[0]} and {paths[0]}.gz would have one output, {output}/00.en"),

@@ -31,7 +31,8 @@ ALONE = (
 """Parameters of commands for another input or output than lines."""
 PLACES = ("run", "what", "others", "baseline")
 """Parameters that name runs."""
-FIELDS = ("input", "size", "changed", "input_sha256", "lines", "unread", "bytes", "sha256")
+FIELDS = {"input": str, "size": int, "changed": int, "input_sha256": str, "lines": int, "unread": int, "bytes": int, "sha256": str}
+"""Facts of a finished shard, and their types."""
 
 
 def run_batch(
@@ -56,7 +57,8 @@ def run_batch(
     """
     from regard.training import run_lock
 
-    given = {"--json" if name == "json_file" else f"--{name.replace('_', '-')}": parameters.get(name) or None for name in ALONE}
+    called = {"json_file": "--json", "files": "FILE"}
+    given = {called.get(name, f"--{name.replace('_', '-')}"): parameters.get(name) or None for name in ALONE}
     refuse(given, "not with --input, which takes lines and writes lines")
     if output is None:
         raise ConfigError("--output FOLDER: needed, where the answers to --input go")
@@ -64,6 +66,9 @@ def run_batch(
     about = _about(command, parameters)
     with run_lock(output):
         done = _read_manifest(output, about)
+        if left := [name for name in done if name not in inputs and (output / name).exists()]:
+            names = listed(left, most=3)
+            progress.message(f"{output}: also has answers of shards that --input no longer names: {names}", warning=True)
         with progress.stage("Checking finished shards", total=len(inputs), unit="shards") as checking:
             kept = {
                 name: done[name] for name in checking.track(inputs, block=1) if name in done and _is_done(done[name], inputs[name], output)
@@ -137,7 +142,10 @@ class _Digested(io.RawIOBase):
 def _find(pattern: str, output: Path) -> dict[str, Path]:
     """Return the input files by the names of their outputs: paths relative to their common folder, without `.gz`."""
     plain = Path(pattern).is_file()
-    paths = [Path(pattern)] if plain else sorted(path for path in map(Path, glob.glob(pattern, recursive=True)) if path.is_file())
+    # A dangling link is an input that cannot be read.
+    paths = [Path(pattern)] if plain else sorted(path for path in map(Path, glob.glob(pattern, recursive=True)) if not path.is_dir())
+    if special := [str(path) for path in paths if path.exists() and not path.is_file()]:
+        raise DataError(f"--input {pattern}: {special[0]} is not a file")
     if not paths:
         raise DataError(f"--input {pattern}: no such file, and no file has a name like this")
     common = Path(os.path.commonpath([path.parent.resolve() for path in paths]))
@@ -153,7 +161,7 @@ def _find(pattern: str, output: Path) -> dict[str, Path]:
 
 
 def _about(command: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the inputs of the answers besides the shards: command, options, and weights of the runs."""
+    """Return the inputs of the answers besides the shards: command, options with the content of their files, and the runs' weights."""
     from regard.data.parallel import file_digest
     from regard.training.checkpoint import weights_file
 
@@ -161,11 +169,14 @@ def _about(command: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
     for name in PLACES:
         given = parameters.get(name)
         runs += given if isinstance(given, (list, tuple)) else [] if given is None else [given]
-    options = {
-        name: value if isinstance(value, (int, float)) else str(value) for name, value in parameters.items() if name not in PLACES and value
-    }
-    digests = [file_digest(weights_file(Path(run))) for run in runs]
-    return {"command": command, "options": options, "weights": digests}
+    options: dict[str, Any] = {}
+    for name, value in parameters.items():
+        if name in PLACES or value is None or value in ((), []):
+            continue
+        content = {"sha256": file_digest(value)} if isinstance(value, Path) and value.is_file() else {}
+        options[name] = {"file": str(value), **content} if content else value if isinstance(value, int | float) else str(value)
+    digests = [file_digest(file) for run in runs for file in (weights_file(Path(run)), Path(run) / "config.yaml")]
+    return {"command": command, "options": options, "runs": digests}
 
 
 def _state(path: Path) -> tuple[int, int]:
@@ -195,7 +206,12 @@ def _read_manifest(output: Path, about: Mapping[str, Any]) -> dict[str, dict[str
             entries.append(parse_json(line))
     if not entries or entries[0] != about:
         raise ConfigError(f"{path}: written by another command, other options or another model; choose another --output, or remove it")
-    return {entry["shard"]: entry for entry in entries[1:] if {"shard", *FIELDS} <= entry.keys()}
+    return {entry["shard"]: entry for entry in entries[1:] if _is_entry(entry)}
+
+
+def _is_entry(entry: Any) -> bool:
+    """Return whether a line of the manifest is a finished shard; any other is answered again."""
+    return isinstance(entry, dict) and all(type(entry.get(name)) is kind for name, kind in {"shard": str, **FIELDS}.items())
 
 
 def _write_manifest(output: Path, about: Mapping[str, Any], entries: Sequence[Mapping[str, Any]]) -> None:

@@ -173,8 +173,7 @@ class Translator(Predictor[TranslationRun]):
             _ = self.shortlist  # before the work begins: there may be none
         divisible = self.run.config.second is None and not need_attention
         # The beginning of a line that will be divided is enough for now.
-        heads = [line[: self._limit] if divisible and surely_long(line, self._limit) else line for line in lines]
-        encoded, cut = self._encode(heads)
+        encoded, cut = self._encode([line[: self._limit] if divisible and surely_long(line, self._limit) else line for line in lines])
         parts = self._divide(lines, cut) if divisible else []
         if parts:
             lines, prefixes, terms = _of_parts(parts, prefixes, terms)
