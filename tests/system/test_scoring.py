@@ -151,7 +151,7 @@ def test_a_line_that_is_no_pair_gets_an_empty_line_and_the_exit_code_says_so(cal
     assert answer.code == 1
     lines = answer.out.decode().split("\n")
     assert (lines[0], bool(lines[1]), lines[2:]) == ("", True, ["", ""])
-    assert "line 1: expected a source, a tab and a target, found 1 columns" in answer.err
+    assert "line 1: expected a source, a tab and a target, found 1 column" in answer.err
     assert "line 3: expected a source, a tab and a target, found 3 columns" in answer.err
 
 

@@ -351,11 +351,23 @@ def test_a_chunk_is_written_before_the_next_is_read(monkeypatch: pytest.MonkeyPa
     assert raw.getvalue() == b"1a\n2b\n3c\n"
 
 
-@pytest.mark.parametrize("line", ["", "[]", '"text"', '{"id": 5}', "[" * 100_000, '{"text": "a", "id": NaN}', "9" * 5000])
+FORM = 'expected a JSON object with "text": "...", found '
+WRONG = {
+    "": FORM,
+    "[]": FORM,
+    '"text"': FORM,
+    '{"id": 5}': FORM,
+    "[" * 100_000: "more than 64 levels",
+    "9" * 5000: "an integer of 5000 digits",
+}
+WRONG |= {'{"text": "a", "id": NaN}': "NaN is not JSON", '{"text": "a", "id": 1e999}': "1e999 is too large"}
+
+
+@pytest.mark.parametrize("line", WRONG)
 def test_what_is_no_question_gets_an_answer_of_its_own(line: str, caplog: pytest.LogCaptureFixture) -> None:
     item, head = text_reader(("text",))(3, line)
     assert item is None
-    assert head["error"].startswith('line 3: expected a JSON object with "text": "...", found ')
+    assert head["error"].startswith(f"line 3: {WRONG[line]}")
     assert len(head["error"]) < 200
     assert caplog.messages == [f"error: {head['error']}"]
 

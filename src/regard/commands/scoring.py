@@ -198,7 +198,7 @@ def _pair_reader(run: TranslationRun, source: Path | None, json_input: bool) -> 
         if len(inputs) + 1 in pair_columns(run.config):
             return InputItem(("\t".join(inputs), target), {})
         wanted = "two inputs and a target, with tabs between them" if two else "a source, a tab and a target"
-        error = f"line {number}: expected {wanted}, found {len(inputs) + 1} columns"
+        error = f"line {number}: expected {wanted}, found {len(inputs) + 1} column{'s' if inputs else ''}"
         write_message(f"error: {error}")
         return InputItem(None, {"error": error})
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, cast
 from regard import progress
 from regard.commands.terminal import write_message, write_text
 from regard.errors import ConfigError, DataError, shown
-from regard.strict_json import kind_of
+from regard.strict_json import kind_of, parse_json
 
 if TYPE_CHECKING:
     from regard.data.vocabulary import Vocabulary
@@ -257,9 +257,9 @@ def text_reader(
     from regard.data.parallel import join_inputs
 
     def read(number: int, line: str) -> InputItem:
-        value = _parse(line)
+        value, wrong = _parse(line.removeprefix("\ufeff") if number == 1 else line)
         head = {"id": value["id"]} if isinstance(value, dict) and "id" in value else {}
-        if wrong := _wrong(value, line, fields, second):
+        if wrong := wrong or _wrong(value, line, fields, second):
             error = f"line {number}: {wrong}"
             write_message(f"error: {error}")
             return InputItem(None, {**head, "error": error})
@@ -289,14 +289,17 @@ def _wrong(value: Any, line: str, fields: tuple[str, ...], second: bool) -> str:
     return "second: expected one line of text, without a line feed" if "\n" in value.get("second", "") else ""
 
 
-def _parse(line: str) -> Any:
+def _parse(line: str) -> tuple[Any, str]:
+    # The value of a line, and what is wrong with its JSON beyond its form.
     def refuse(word: str) -> Any:
-        raise ValueError(word)
+        raise ValueError(f"{word} is not JSON")
 
     try:
-        return json.loads(line, parse_constant=refuse)
-    except (ValueError, RecursionError):
-        return None
+        return parse_json(line, constant=refuse), ""
+    except json.JSONDecodeError:
+        return None, ""
+    except ValueError as error:
+        return None, str(error)
 
 
 def _blocks(descriptor: int) -> queue.Queue[bytes | OSError]:
