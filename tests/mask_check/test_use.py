@@ -220,7 +220,8 @@ def test_an_adapter_that_means_nothing_is_refused(settings: dict[str, Any], mess
         (GPT(), {"idx": tokens()}, {"adapter": Adapter((Sequence("tokens"),))}, "the batch has no tensor 'tokens'"),
         (GPT(), tokens(), {"adapter": Adapter((Sequence("idx"),)), "causal": True}, "an adapter says what causal, pad and call would say"),
         (GPT(), None, {"adapter": Adapter((Sequence("idx"),))}, "an adapter needs a batch"),
-        (nn.Linear(3, 3), {"x": torch.ones(4, 3)}, {"causal": False}, "found no tokens"),
+        (nn.Linear(3, 3), {"x": torch.ones(4, 3)}, {"causal": False}, r"found no tokens .* among x \(4, 3\); give adapter"),
+        (nn.Embedding(3, 3), torch.ones(5, dtype=torch.long), {"causal": False}, "add a batch axis"),
         (GPT(), {"idx": tokens(), "mask": tokens()}, {"causal": True}, "a padding mask has two values, found"),
         (
             GPT(),

@@ -79,7 +79,12 @@ def plain_adapter(model: nn.Module, batch: Inputs, *, keywords: bool, causal: Ca
     if not names and images:
         names, causal = images, False  # images: the axes after the first are not positions
     if not names:
-        raise ConfigError(f"batch: found no tokens (B, T) and no features (B, T, F) among {listed(batch)}; give adapter=Adapter(...)")
+        shapes = [f"{name} {tuple(value.shape)}" if isinstance(value, Tensor) else name for name, value in batch.items()]
+        alone = any(isinstance(value, Tensor) and value.ndim == 1 for value in batch.values())
+        raise ConfigError(
+            f"batch: found no tokens (B, T) and no features (B, T, F) among {listed(shapes)}; "
+            f"{'add a batch axis, or ' if alone else ''}give adapter=Adapter(...)"
+        )
     if len(names) > 2:
         raise ConfigError(f"batch: found {len(names)} sequences, {listed(names)}; give adapter=Adapter(sequences=...)")
     if isinstance(model, nn.TransformerDecoder | nn.TransformerDecoderLayer):

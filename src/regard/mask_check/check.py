@@ -88,7 +88,9 @@ def check(
     second = None
     if survey is not None:
         if not survey.comparable():
-            raise ConfigError(f"{type(model).__name__}: it returns no floating tensor with an axis of examples; return one from call=")
+            raise ConfigError(
+                f"{type(model).__name__}: it returns no floating tensor with an axis of examples (a loss alone?); return one from call="
+            )
         second = SecondOpinion(model, survey)
         results += second.all(steps(survey, inputs, sees_all=causal is False))
     unseen = [result for result in results if result.check == "future tokens" and result.verdict == "not checked"]
