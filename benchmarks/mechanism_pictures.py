@@ -339,7 +339,7 @@ def scores(name: str) -> Tensor:
             return location()
         case "cosine score":
             return look(Attention(CosineScore(4.0)))
-        case "dot score" | "scaled dot score":
+        case "dot score" | "scaled dot score" | "whole source":
             return look(Attention(DotScore(scaled=name != "dot score")))
         case _:
             raise ValueError(f"{name}: no picture")
