@@ -169,12 +169,15 @@ def _about(command: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
     for name in PLACES:
         given = parameters.get(name)
         runs += given if isinstance(given, (list, tuple)) else [] if given is None else [given]
-    options: dict[str, Any] = {}
-    for name, value in parameters.items():
-        if name in PLACES or value is None or value in ((), []):
-            continue
-        content = {"sha256": file_digest(value)} if isinstance(value, Path) and value.is_file() else {}
-        options[name] = {"file": str(value), **content} if content else value if isinstance(value, int | float) else str(value)
+
+    def noted(value: Any) -> Any:
+        if isinstance(value, Path) and value.is_file():
+            return {"file": str(value), "sha256": file_digest(value)}
+        return value if isinstance(value, int | float) else str(value)
+
+    options = {
+        name: noted(value) for name, value in parameters.items() if name not in PLACES and value is not None and value not in ((), [])
+    }
     digests = [file_digest(file) for run in runs for file in (weights_file(Path(run)), Path(run) / "config.yaml")]
     return {"command": command, "options": options, "runs": digests}
 

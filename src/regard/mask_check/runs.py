@@ -75,8 +75,12 @@ def _kept(model: nn.Module) -> dict[int, Any]:
     """Return copies of what modules keep of an earlier pass, such as attention weights with a gradient, which deepcopy refuses."""
     values = [value for module in model.modules() for value in vars(module).values()]
     kept: dict[int, Any] = {}
+    seen = set[int]()  # a list may hold itself
     while values:
         value = values.pop()
+        if id(value) in seen:
+            continue
+        seen.add(id(value))
         if isinstance(value, list | tuple):
             values += value
         elif isinstance(value, dict):

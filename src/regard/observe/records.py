@@ -143,13 +143,13 @@ def _cut(place: _Place, example: int, sides: dict[Side, Items], longest: dict[Si
             both = place.query == place.key and sides["query"] is not sides["key"]  # neither list fits this self-attention
             given = f"{len(sides['key'])} key_tokens and {len(sides['query'])} query_tokens" if both else f"{count} {side}_tokens"
             raise DataError(f"{place.name}: {given}, but the model attended with {there}{_hint(place, count, there)}")
-    if weights.min() < 0:
+    if (weights < 0).any():
         raise DataError(f"{place.name}: negative weights (signed attention) cannot be shown; `maps()` of the recording has them")
     rest = weights[:, : rows if longest[place.key] == weights.shape[2] else None, columns:]  # a causal mask hides keys from the first rows
     if rest.numel() and rest.max() > NEGLIGIBLE:
         raise DataError(
             f"{place.name}: {columns} {place.key}_tokens for {weights.shape[2]} keys, and the others are attended to, too "
-            f"(weight {rest.max():.3g}); give a token for each, padding included"
+            f"(weight {rest.max():.3g}); give a token for each, padding and learned keys included"
         )
     return weights[:, :rows, :columns].numpy()
 
