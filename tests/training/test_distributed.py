@@ -93,8 +93,8 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, dict
         if "language" in trial:
             tiny_language.write_text(Path(trial["folder"]))
     lost = {"folder": str(folder / "lost"), "kill": "save 6 optimizer.safetensors"}
-    (killed, answers, _), (code, errors, err) = finish(start([*trials, lost]))
-    assert (killed, code) == (-signal.SIGKILL, 1), err
+    (killed, answers, first), (code, errors, second) = finish(start([*trials, lost]))
+    assert (killed, code) == (-signal.SIGKILL, 1), f"after {len(answers)} of {len(trials)} trials\n{first}\n{second}"
     return folder, {**dict(zip(names, answers, strict=True)), "lost": errors[-1]}
 
 

@@ -6,6 +6,7 @@ A trial may be interrupted: `raise` leaves it at an event every process sees; `s
 
 from __future__ import annotations
 
+import faulthandler
 import json
 import os
 import signal
@@ -40,6 +41,7 @@ def run(trial: dict[str, Any], rank: int) -> TrainResult:
 
 
 def main() -> int:
+    faulthandler.enable()  # a crash says where
     torch.set_num_threads(1)
     os.fsync = lambda fd: None  # a killed process loses nothing it wrote; only a machine that stops does
     code = 0
