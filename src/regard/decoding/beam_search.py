@@ -161,7 +161,7 @@ def _native_phrases(progress: PhraseProgress) -> beam_cpu.BeamPhrases:
 
 
 def rank_candidates(candidates: Candidates, live: ActiveHypotheses, rules: BatchedOptions) -> ExtendedHypotheses:
-    """Return the best 2 * `beam_size` candidates per sentence, best first; ties go to the lower beam, then the better token.
+    """Return the best 2 * `beam_size` candidates per sentence, best first; ties go to the lower beam, then the lower token.
 
     These suffice: at most `beam_size` of them are EOS. With phrases, candidates with the same number of missing phrase tokens form a bank,
     and banks alternate (Post and Vilar, 2018).
