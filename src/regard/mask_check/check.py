@@ -221,7 +221,7 @@ def _verify(runs: Runs, inputs: Inputs) -> None:
 
 def _said(error: Exception | None) -> str:
     told = " ".join(str(error).split())
-    return f"{type(error).__name__}: {told}" if told and isinstance(error, LookupError | TypeError) else told or type(error).__name__
+    return f"{type(error).__name__}: {told}" if isinstance(error, KeyError) else told or type(error).__name__
 
 
 def _survey(runs: Runs, template: Template, examples: list[Example], results: list[Result]) -> Survey | None:
