@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from regard.mask_check import Adapter, Sequence, check
 
@@ -164,3 +165,32 @@ def test_an_output_is_named_by_its_number() -> None:
             return out, out.flip(1)
 
     assert "changes    output 1 at positions" in str(check(Pair(""), tokens(), causal=True)["future tokens"])
+
+
+class Packed(nn.Module):
+    """A bidirectional network over packed sequences, sorted by length or not."""
+
+    def __init__(self, *, enforce_sorted: bool) -> None:
+        super().__init__()
+        self.embedding, self.rnn = nn.Embedding(23, 5), nn.GRU(5, 7, batch_first=True, bidirectional=True)
+        self.head, self.enforce_sorted = nn.Linear(14, 3), enforce_sorted
+
+    def forward(self, tokens: Tensor, lengths: Tensor) -> Tensor:
+        x = pack_padded_sequence(self.embedding(tokens), lengths, batch_first=True, enforce_sorted=self.enforce_sorted)
+        return self.head(pad_packed_sequence(self.rnn(x)[0], batch_first=True, total_length=tokens.shape[1])[0])
+
+
+@pytest.mark.parametrize("enforce_sorted", [False, True])
+def test_a_packed_network_is_the_first_module_that_sees_later_tokens(enforce_sorted: bool) -> None:
+    lengths = torch.tensor([11, 8, 6, 4]) if enforce_sorted else torch.tensor([6, 11, 4, 8])
+    tokens = torch.randint(1, 23, (4, 11), generator=torch.Generator().manual_seed(3)) * (torch.arange(11) < lengths[:, None])
+    found = check(Packed(enforce_sorted=enforce_sorted), {"tokens": tokens, "lengths": lengths}, causal=True)["future tokens"]
+    assert (found.module, "bidirectional=True" in found.cause) == ("rnn", True), str(found)
+
+
+def test_parameters_that_are_nan_are_named() -> None:
+    model = nn.Sequential(nn.Embedding(23, 5), nn.Linear(5, 23))
+    with torch.no_grad():
+        model[1].bias[3] = torch.nan
+    found = check(model, torch.randint(23, (4, 7), generator=torch.Generator().manual_seed(3)), causal=True)["finite values"]
+    assert (found.module, found.cause) == ("1", "the model itself holds NaN, in 1.bias; load or initialise it again")

@@ -96,3 +96,20 @@ def test_a_mask_that_keeps_the_diagonal_is_found_without_an_axis_of_heads(fill: 
     assert check(SingleHead(), tokens, causal=True)["sees context"].verdict == "blind"
     alone = nn.Sequential(nn.Embedding(V, E), nn.Linear(E, V), nn.Softmax(-1))
     assert check(alone, tokens, causal=True)["sees context"].verdict == "not checked"
+
+
+@pytest.mark.parametrize("keep", ["causal", "diagonal"])
+def test_attention_that_later_layers_multiply_by_zero_is_no_alarm_unless_it_is_blind(keep: str) -> None:
+    class Scaled(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.embedding, self.attending = nn.Embedding(V, E), Attending(keep)
+            self.gain, self.head = nn.Parameter(torch.full((V,), -1.0)), nn.Linear(E, V)
+
+        def forward(self, tokens: Tensor, mask: Tensor) -> Tensor:
+            return self.head(self.embedding(tokens)) + (self.gain + 1) * self.attending(tokens, mask)
+
+    found = check(Scaled(), padded(), causal=True)["sees context"]
+    assert found.verdict == ("ok" if keep == "causal" else "blind"), str(found)
+    if keep == "causal":
+        assert "attending follows the earlier tokens, and no output does" in found.cause

@@ -228,3 +228,15 @@ def test_areas_of_steps_are_kept_where_their_keys_stay() -> None:
     assert found.areas is not None
     assert found.areas.shape == (1, 1, 3, 7)
     assert Recording("model", crossed).layers == ["0"]
+
+
+def test_steps_with_rejected_tokens_are_refused_and_the_cache_is_restored() -> None:
+    from transformers.cache_utils import Cache
+
+    model, given, crop = tiny.gpt2(), {"input_ids": torch.tensor([[7, 9, 4, 5, 7, 9, 4]])}, Cache.crop
+    with regard.watch(model) as seen:
+        model.generate(**given, prompt_lookup_num_tokens=3, max_new_tokens=6, min_new_tokens=6, do_sample=False)
+    assert len(seen) > 2  # the calls themselves remain
+    with pytest.raises(ConfigError, match="speculative decoding"):
+        seen.maps()
+    assert Cache.crop is crop

@@ -83,7 +83,7 @@ def test_heads_are_chosen_by_their_numbers(flash: bool) -> None:
         model(ids)
 
 
-@pytest.mark.parametrize("heads", [-1, [], [True], "0", [0, -2], 1.5])
+@pytest.mark.parametrize("heads", [-1, [], [True], "0", ["0"], [0, -2], 1.5, torch.tensor(1.5), torch.tensor(-1)])
 def test_heads_that_are_no_numbers_are_refused(model: nn.Module, heads: Any) -> None:
     with pytest.raises(ConfigError, match="watch: heads: expected numbers of heads from 0 on"), regard.watch(model, heads=heads):
         pass

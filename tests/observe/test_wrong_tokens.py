@@ -57,3 +57,35 @@ def test_negative_weights_are_said_to_have_no_picture() -> None:
         model(torch.randn(1, 5, 7))
     with pytest.raises(DataError, match="negative weights"):
         regard.view(seen, list("abcde"))
+
+
+class Tokenizer:
+    def convert_ids_to_tokens(self, ids: list[int]) -> list[str]:
+        return [str(each) for each in ids]
+
+    def __call__(self, texts: list[str], **options: Any) -> dict[str, Tensor]:
+        return {"input_ids": torch.ones(len(texts), 3, dtype=torch.long)}
+
+
+@pytest.mark.parametrize(
+    ("tokenizer", "texts", "message"),
+    [
+        (Tokenizer(), 3, "text: expected a text, or a pair of a text and its output, found 3"),
+        (Tokenizer(), ["a", 3], "text: expected a text, or a pair of a text and its output, found 3"),
+        (Tokenizer(), [("a", 3)], "text: expected a text, or a pair"),
+        (Tokenizer(), [], "text: expected one text or several, found none"),
+        ("bert", "a", "tokenizer: expected one of Hugging Face, found 'bert'"),
+        (str.split, "a", "tokenizer: expected one of Hugging Face"),
+        (Tokenizer(), "a", "MultiheadAttention: its forward takes no input_ids"),
+    ],
+)
+def test_what_a_model_cannot_be_run_on_is_named(tokenizer: Any, texts: Any, message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        regard.view(nn.MultiheadAttention(12, 3), tokenizer, texts)
+
+
+def test_a_path_that_is_none_and_weights_without_numbers_are_named() -> None:
+    with pytest.raises(DataError, match="path: expected the name of a file, found 3"):
+        regard.view([[1.0]], ["a"], path=3)  # type: ignore[arg-type]
+    with pytest.raises(DataError, match="weights: expected numbers"):
+        regard.view(torch.ones(1, 1, device="meta"), ["a"])

@@ -759,18 +759,53 @@ def test_a_gpu_computes_and_trains() -> None:
         (lambda: mods.alibi(torch.ones(2, 2)), r"slopes must be \(H,\), found \(2, 2\)"),
         (lambda: mods.alibi_slopes(0), "num_heads must be at least 1"),
         (lambda: mods.relative_bias(torch.ones(2, 4)), "an odd number of distances"),
-        (lambda: mods.soft_cap(0.0), "cap must be above 0"),
+        (lambda: mods.soft_cap(0.0), "cap must be a number above 0"),
         (lambda: mods.sliding_window(-1), "must be at least 0"),
         (lambda: mods.document(torch.ones(3)), r"targets must be \(B, T\)"),
         (lambda: mods.prefix_lm(torch.ones(3, 1)), r"lengths must be \(B,\)"),
         (lambda: mods.padding(torch.ones(3, 1)), r"lengths must be \(B,\)"),
         (mods.and_masks, "at least one mask"),
         (mods.or_masks, "at least one mask"),
+        (lambda: mods.alibi([0.5]), r"slopes must be a tensor \(H,\), found list"),
+        (lambda: mods.document([[0, 0]]), r"targets must be a tensor \(B, T\), found list"),
+        (lambda: mods.alibi_slopes(1.5), "num_heads must be a whole number, found 1.5"),
+        (lambda: mods.soft_cap("2"), "cap must be a number above 0, found '2'"),
+        (lambda: mods.soft_cap(None), "cap must be a number above 0, found None"),
+        (lambda: mods.causal(0.5), "offset must be a whole number, found 0.5"),
+        (lambda: mods.sliding_window(2, None), "right must be a whole number, found None"),
+        (lambda: mods.and_masks(mods.causal(), 3), "and_masks: expected functions, found int"),
+        (lambda: mods.in_order(None), "in_order: expected functions, found NoneType"),
+        (mods.in_order, "at least one change of scores"),
+        (lambda: ops.attention_blocks(None, 1, 1, 2, 2), "mask_mod must be a function .* found NoneType"),
+        (lambda: ops.attention_blocks(mods.causal(), 1, 1, 2, 2, device="nowhere"), "device 'nowhere' cannot be used"),
     ],
 )
 def test_a_ready_function_refuses_what_means_nothing(call: Any, message: str) -> None:
     with pytest.raises((ConfigError, ShapeError), match=message):
         call()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"query": None}, "query must be a tensor, found NoneType"),
+        ({"key": torch.eye(3).to_sparse()}, "key must be a dense tensor, found a sparse one"),
+        ({"value": torch.nested.nested_tensor([torch.ones(3)], layout=torch.jagged)}, "value must be a dense tensor, found a nested one"),
+        ({"query": torch.ones(1, 1, 2, 3).to(torch.float8_e4m3fn)}, "query holds torch.float8_e4m3fn"),
+        ({"scale": "2"}, "scale must be a number or a tensor, found '2'"),
+        ({"scale": True}, "scale must be a number or a tensor, found True"),
+    ],
+)
+def test_what_is_no_dense_tensor_or_no_number_is_named(change: dict[str, Any], message: str) -> None:
+    x = torch.ones(1, 1, 2, 3)
+    with pytest.raises((ConfigError, ShapeError), match=message):
+        ops.attention(**{"query": x, "key": x, "value": x, **change})
+
+
+def test_a_call_on_the_meta_device_gives_its_shape() -> None:
+    query, key, value = (torch.empty(2, 3, *rest, device="meta") for rest in ((7, 5), (11, 5), (11, 13)))
+    found = ops.attention(query, key, value, mods.soft_cap(2.0), mask_mod=mods.causal())
+    assert (found.shape, found.is_meta) == ((2, 3, 7, 13), True)
 
 
 def test_slopes_are_those_of_the_published_code() -> None:

@@ -55,7 +55,7 @@ class Sequence:
         time_first: whether its tensors are (T, B, ...); its masks may be (B, T) or (T, B).
 
     Raises:
-        ConfigError: `causal` has another value.
+        ConfigError: an attribute has another type or value.
 
     Example:
         >>> Sequence("source", lengths="source_lengths").paddable, Sequence("tokens", causal=True).paddable
@@ -75,6 +75,16 @@ class Sequence:
     def __post_init__(self) -> None:
         if not isinstance(self.causal, bool) and self.causal != "strict":
             raise ConfigError(f"Sequence.causal: expected True, False or 'strict', found {shown(self.causal)}")
+        if not isinstance(self.name, str):
+            raise ConfigError(f"Sequence.name: expected a key of the batch, found {shown(self.name)}")
+        for field_, key in (("lengths", self.lengths), ("labels", self.labels), ("documents", self.documents)):
+            if key is not None and not isinstance(key, str):
+                raise ConfigError(f"Sequence.{field_}: expected a key of the batch or None, found {shown(key)}")
+        for field_, keys in (("mask", self.mask), ("companions", self.companions)):
+            if not isinstance(keys, tuple | list) or not all(isinstance(key, str) for key in keys):
+                raise ConfigError(f"Sequence.{field_}: expected keys of the batch, as ('mask',), found {shown(keys)}")
+        if self.pad is not None and (isinstance(self.pad, bool) or not isinstance(self.pad, int)):
+            raise ConfigError(f"Sequence.pad: expected the number of the padding token or None, found {shown(self.pad)}")
 
     @property
     def paddable(self) -> bool:
@@ -114,7 +124,7 @@ class Adapter:
         skip: names of checks to skip, see `regard.mask_check.CHECKS`.
 
     Raises:
-        ConfigError: there is no sequence, or a name in `sides` or `skip` is unknown.
+        ConfigError: there is no sequence, an attribute has another type, or a name in `outputs`, `sides` or `skip` is unknown.
 
     Example:
         >>> adapter = Adapter((Sequence("src", pad=0), Sequence("tgt", causal=True)), call=lambda model, batch: model(**batch))
@@ -135,16 +145,35 @@ class Adapter:
     def __post_init__(self) -> None:
         if not self.sequences:
             raise ConfigError("Adapter.sequences: expected one Sequence or more, found none")
+        if not isinstance(self.sequences, tuple | list) or not all(isinstance(each, Sequence) for each in self.sequences):
+            raise ConfigError(f"Adapter.sequences: expected a tuple, as (Sequence('tokens'),), found {shown(self.sequences)}")
         for name, given, known in (("sides", self.sides, ("left", "right")), ("skip", self.skip, CHECKS)):
-            for one in given:
+            for one in (given,) if isinstance(given, str) else given:
                 if one not in known:
                     raise ConfigError(f"Adapter.{name}: expected some of {listed(known)}, found {shown(one)}")
         if not self.sides:
             raise ConfigError("Adapter.sides: expected left, right or both, found none")
+        for name, function in (("call", self.call), ("start", self.start), ("step", self.step)):
+            if function is not None and not callable(function):
+                raise ConfigError(f"Adapter.{name}: expected a function, found {shown(function)}")
+        if self.window is not None and (isinstance(self.window, bool) or not isinstance(self.window, int) or self.window < 1):
+            raise ConfigError(f"Adapter.window: expected a number of positions of at least 1, found {shown(self.window)}")
+        self._check_outputs()
         if (self.start is None) != (self.step is None):
             raise ConfigError("Adapter: start and step go together; give both or neither")
         if self.chunked and self.step is None:
             raise ConfigError("Adapter.chunked: says how step reads; give start and step")
+
+    def _check_outputs(self) -> None:
+        if self.outputs is None:
+            return
+        if not isinstance(self.outputs, Mapping):
+            expected = "the axes by name, as {'': ('batch', 'tokens', None)}"
+            raise ConfigError(f"Adapter.outputs: expected {expected}, found {shown(self.outputs)}")
+        known = [BATCH, *(each.name for each in self.sequences)]
+        for name, axes in self.outputs.items():
+            if not isinstance(axes, tuple | list) or any(axis is not None and axis not in known for axis in axes):
+                raise ConfigError(f"Adapter.outputs: {shown(name)}: expected axes among None, {listed(known)}, found {shown(axes)}")
 
     def run(self, model: nn.Module, inputs: Inputs) -> Any:
         """Call the model on a batch."""

@@ -94,6 +94,8 @@ def check(
         second = SecondOpinion(model, survey)
         results += second.all(steps(survey, inputs, sees_all=causal is False))
     unseen = [result for result in results if result.check == "future tokens" and result.verdict == "not checked"]
+    if causal and not any(result.check == "future tokens" for result in results) and survey is not None:
+        raise ConfigError(f"causal: the batch of {type(model).__name__} holds no tokens (B, T) and no features (B, T, F); leave it out")
     if (causal or said) and unseen and not any(result.bad for result in results):
         raise ConfigError(
             f"causal: {type(model).__name__} cannot be checked for it: {unseen[0].cause}; "
@@ -102,6 +104,8 @@ def check(
     still = [result for result in results if result.check == "other rows" and result.verdict == "not checked" and "depends" in result.cause]
     if still and not any(result.bad for result in results):  # if all is NaN, no dependence is visible
         raise ConfigError(f"{type(model).__name__}: no output depends on the batch at all, so it cannot be checked; look for a wrong axis")
+    if survey is None:
+        _check_padding(adapter, inputs, results)
     runs = runs if survey is None else survey.runs
     if survey is not None:
         _check_limits(model, survey, results)
@@ -117,6 +121,17 @@ def _check_numbers(pad: Any, dtype: Any) -> None:
         raise ConfigError(f"pad: expected the number of the padding token, found {shown(pad)}")
     if dtype is not None and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
         raise ConfigError(f"dtype: expected a floating dtype such as torch.float64, found {shown(dtype)}")
+
+
+def _check_padding(adapter: Adapter, inputs: Inputs, results: list[Result]) -> None:
+    """Refuse a padding token that the batch does not hold if an index is out of range."""
+    for sequence in adapter.sequences:
+        tokens = inputs[sequence.name]
+        foreign = sequence.pad is not None and not tokens.is_floating_point() and not (tokens == sequence.pad).any()
+        if foreign and any("out of range" in result.cause for result in results if result.verdict == "error"):
+            raise ConfigError(
+                f"pad: the model has no token {sequence.pad}, and batch[{sequence.name!r}] holds none; give its padding token"
+            )
 
 
 def _check_limits(model: nn.Module, survey: Survey, results: list[Result]) -> None:
@@ -138,6 +153,8 @@ def _resolved(
     if causal is not None and not isinstance(causal, bool) and causal != "strict":
         raise ConfigError(f"causal: expected True, False or 'strict', found {shown(causal)}")
     if adapter is not None:
+        if not isinstance(adapter, Adapter):
+            raise ConfigError(f"adapter: expected a regard.mask_check.Adapter, found {shown(adapter)}")
         if (causal, pad, call) != (None, None, None):
             raise ConfigError("check: an adapter says what causal, pad and call would say; give them there")
         if batch is None:
@@ -203,7 +220,8 @@ def _verify(runs: Runs, inputs: Inputs) -> None:
 
 
 def _said(error: Exception | None) -> str:
-    return " ".join(str(error).split()) or type(error).__name__
+    told = " ".join(str(error).split())
+    return f"{type(error).__name__}: {told}" if isinstance(error, KeyError) else told or type(error).__name__
 
 
 def _survey(runs: Runs, template: Template, examples: list[Example], results: list[Result]) -> Survey | None:

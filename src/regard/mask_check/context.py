@@ -12,7 +12,8 @@ from torch.overrides import TorchFunctionMode
 from regard.mask_check.adapter import Sequence
 from regard.mask_check.examples import Batch, collate, cut, with_other
 from regard.mask_check.layout import Match, same_rows
-from regard.mask_check.probes import GENERATOR
+from regard.mask_check.locate import inside
+from regard.mask_check.probes import GENERATOR, Probe
 from regard.mask_check.recording import Recorder
 from regard.mask_check.report import Result
 from regard.mask_check.survey import Survey
@@ -51,6 +52,10 @@ def sees_context(survey: Survey, sequence: Sequence, changed: Literal["earlier",
     module = _attends(survey, sequence.name)
     if module is None:
         return Result(check, name, "not checked", cause="no attention of a sequence to itself is seen in the model")
+    touched, seen = (range(middle), range(middle, length)) if changed == "earlier" else (range(middle, length), range(middle))
+    if (origin := inside(survey, _probe(survey, sequence, row, touched, seen))) is not None:
+        follows = f"{origin.module or 'the model itself'} follows the {changed} tokens, and no output does"
+        return Result(check, name, "ok", says, cause=f"{follows}: later layers multiply it by zero, or do not use it")
     kind = type(survey.runs.model.get_submodule(module)).__name__
     return Result(check, name, "blind", says, module, kind, cause=CAUSE[changed])
 
@@ -58,21 +63,27 @@ def sees_context(survey: Survey, sequence: Sequence, changed: Literal["earlier",
 def _follows(survey: Survey, sequence: Sequence, row: int, touched: range, seen: range) -> bool | None:
     """Return whether an output at the observed tokens changes with the modified ones; None if no output has positions."""
     before = survey.base_outputs(train=False)
-    examples = list(survey.examples)
-    generator = torch.Generator().manual_seed(GENERATOR)
-    examples[row] = with_other(survey.template, examples[row], sequence.name, touched, generator)
-    batch = collate(survey.template, examples, survey.widths, side=survey.template.side)
-    after = survey.runs.run(batch)
-    whole = same_rows(survey.sizes.rows, survey.base.positions)
-    positions = {key: [pairs[row]] for key, pairs in whole.positions.items()}
-    part = survey.base.positions[sequence.name][row][seen.start : seen.stop]
-    match = Match([(row, row)], positions | {sequence.name: [(part, part)]}, sequence.name)
-    sizes = survey.sizes, survey.sizes
+    probe = _probe(survey, sequence, row, touched, seen)
+    after = survey.runs.run(probe.second)
+    match, sizes = probe.match, (survey.sizes, survey.sizes)
     names = [name for name in survey.comparable() if name in before and name in after]
     found = [survey.compare_outputs(name, (before[name], after[name]), match, sizes) for name in names]
     if not any(one.compared for one in found):
         return None
     return any(one.compared and one.size > 0 for one in found)
+
+
+def _probe(survey: Survey, sequence: Sequence, row: int, touched: range, seen: range) -> Probe:
+    """Return the probe that changes some tokens of a row and compares the positions of others."""
+    examples = list(survey.examples)
+    generator = torch.Generator().manual_seed(GENERATOR)
+    examples[row] = with_other(survey.template, examples[row], sequence.name, touched, generator)
+    batch = collate(survey.template, examples, survey.widths, side=survey.template.side)
+    whole = same_rows(survey.sizes.rows, survey.base.positions)
+    positions = {key: [pairs[row]] for key, pairs in whole.positions.items()}
+    part = survey.base.positions[sequence.name][row][seen.start : seen.stop]
+    match = Match([(row, row)], positions | {sequence.name: [(part, part)]}, sequence.name)
+    return Probe("sees context", "sees context", sequence.name, survey.base, batch, match, "")
 
 
 def _attends(survey: Survey, name: str) -> str | None:

@@ -169,7 +169,10 @@ def _spans(batch: Mapping[str, Any], sequence: Sequence) -> list[tuple[int, int]
     tokens = _first(batch[sequence.name], sequence)
     rows, width = tokens.shape[:2]
     if sequence.lengths is not None:
-        ends = [int(end) for end in batch[sequence.lengths].tolist()]
+        given = batch[sequence.lengths]
+        ends = [int(end) for end in given.tolist()] if given.ndim == 1 else []
+        if given.ndim != 1:
+            raise DataError(f"batch[{sequence.lengths!r}]: lengths are (B,), here ({rows},); found {tuple(given.shape)}")
         if len(ends) != rows or not all(1 <= end <= width for end in ends):
             raise DataError(f"batch[{sequence.lengths!r}]: expected {rows} lengths of 1 to {width}, found {ends}")
         return [(0, end) for end in ends]

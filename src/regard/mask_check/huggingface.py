@@ -64,9 +64,9 @@ def load_folder(folder: str | Path) -> nn.Module:
             raise DataError(f"{folder}: transformers has no model {shown(names[0])}")
         with _no_progress_bar(transformers):
             return kind.from_pretrained(folder, local_files_only=True, trust_remote_code=False, use_safetensors=True)
-    except (OSError, ValueError, KeyError, RuntimeError, TypeError, AttributeError) as error:
-        if isinstance(error, DataError):
-            raise
+    except DataError:
+        raise
+    except Exception as error:  # safetensors raises plain exceptions
         told = " ".join(str(error).split())
         raise DataError(f"{folder}: cannot be loaded as a Hugging Face model: {told}") from error
 

@@ -210,7 +210,10 @@ def finite(survey: Survey) -> Result:
 
 
 def _why_nan(survey: Survey) -> str:
-    """Explain a softmax without any key: if inverted masks give no NaN, the masks are inverted."""
+    """Name parameters that are NaN, or explain a softmax without any key: if inverted masks give no NaN, the masks are inverted."""
+    model = survey.runs.model
+    if broken := [name for name, tensor in (*model.named_parameters(), *model.named_buffers()) if tensor.isnan().any()]:
+        return f"the model itself holds NaN, in {listed(broken, most=3)}; load or initialise it again"
     cause = "a position has nothing to attend to: the softmax of a row that is masked everywhere is NaN"
     masks = {key: values._replace(real=values.padding, padding=values.real) for key, values in survey.template.masks.items()}
     if not masks:

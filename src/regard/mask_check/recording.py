@@ -14,7 +14,7 @@ from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.nn.utils.rnn import PackedSequence, pad_packed_sequence
+from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
 Change = Callable[[str, Tensor], Tensor]
 """Maps a tensor and its name to the tensor that replaces it."""
@@ -89,7 +89,7 @@ def replaced(structure: Any, change: Change, name: str = "") -> Any:
     if isinstance(structure, Tensor):
         return structure if structure.is_nested else change(name, structure)
     if isinstance(structure, PackedSequence):
-        return structure._replace(data=change(name, structure.data))
+        return _repacked(structure, change, name)
     parts = {key: replaced(part, change, f"{name}.{key}" if name else str(key)) for key, part in _parts(structure)}
     if isinstance(structure, Mapping):
         again = copy.copy(structure)
@@ -106,6 +106,15 @@ def replaced(structure: Any, change: Change, name: str = "") -> Any:
             object.__setattr__(again, key, part)
         return again
     return structure
+
+
+def _repacked(packed: PackedSequence, change: Change, name: str) -> PackedSequence:
+    """Change a packed sequence in the shape (T, B, ...) in which it is recorded."""
+    padded, lengths = pad_packed_sequence(packed)
+    changed, order = change(name, padded), packed.sorted_indices
+    if order is not None:
+        changed, lengths = changed.index_select(1, order), lengths.index_select(0, order.cpu())
+    return packed._replace(data=pack_padded_sequence(changed, lengths).data)
 
 
 @cache

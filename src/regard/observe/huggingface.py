@@ -1,4 +1,4 @@
-"""Layouts in which `transformers` calls `F.scaled_dot_product_attention`."""
+"""Layouts in which `transformers` calls `F.scaled_dot_product_attention`, and tokens that it removes from a cache."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 Tell = Callable[[tuple[int, int] | None], None]
 
 _told: list[Tell] = []
+_removed: list[Callable[[], None]] = []
 
 
 @contextmanager
@@ -46,3 +47,29 @@ def layouts_told(tell: Tell) -> Iterator[None]:
         _told.remove(tell)
         if not _told:
             interface.register("sdpa", getattr(interface()["sdpa"], "original", original))
+
+
+@contextmanager
+def removals_told(tell: Callable[[], None]) -> Iterator[None]:
+    """Report each removal of tokens from a cache of transformers, if imported: speculative decoding takes back what it rejects."""
+    kind: Any = getattr(sys.modules.get("transformers.cache_utils"), "Cache", None)
+    if kind is None:
+        yield
+        return
+    original = kind.crop
+
+    def crop(cache: Any, count: int, *args: Any, **options: Any) -> Any:
+        for each in _removed if count else ():
+            each()
+        return original(cache, count, *args, **options)
+
+    _removed.append(tell)
+    if len(_removed) == 1:
+        kind.crop = crop
+        crop.original = original  # type: ignore[attr-defined]
+    try:
+        yield
+    finally:
+        _removed.remove(tell)
+        if not _removed:
+            kind.crop = getattr(kind.crop, "original", original)

@@ -22,7 +22,7 @@ from regard.observe.call import AttentionCall
 from regard.observe.functions import EXP, SOFTMAX
 from regard.observe.fused import FUSED, Packed, fast_path_kept, names_of_weights, open_multi_head
 from regard.observe.hooks import Hooks, methods_told
-from regard.observe.huggingface import layouts_told
+from regard.observe.huggingface import layouts_told, removals_told
 from regard.observe.scopes import (
     Kind,
     Scope,
@@ -88,11 +88,13 @@ class Observer:
 
     Attributes:
         calls: the recorded calls, in order.
+        removals: numbers of calls before each removal of tokens from a cache.
         reached: whether a wanted module was called.
     """
 
     def __init__(self, model: nn.Module, names: dict[int, str], *, heads: Sequence[int] | None, areas: bool) -> None:
         self.calls: list[AttentionCall] = []
+        self.removals: list[int] = []
         self.reached = False
         self._model, self._names, self._heads, self._areas = model, names, heads, areas
         self._wanted = set(names.values())
@@ -127,6 +129,7 @@ class Observer:
             stack.callback(self._abandon, len(_get_current_function_mode_stack()))
             stack.enter_context(fast_path_kept(_Mode))
             stack.enter_context(layouts_told(self._layout))
+            stack.enter_context(removals_told(lambda: self.removals.append(len(self.calls))))
             stack.enter_context(recording(self._own, areas=self._areas, wanted=self._wants))
             stack.enter_context(self._hooks)
             modules = [module for module in self._model.modules() if id(module) in self._names]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import inspect
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from regard.errors import ConfigError, DataError, missing_extra, shortened
+from regard.errors import ConfigError, DataError, missing_extra, shortened, shown
 from regard.observe.explained import PretrainedBatch, add_explanations, image_batch, text_batch
 from regard.observe.recording import Recording
 from regard.observe.watch import watch
@@ -47,9 +48,11 @@ def watch_text(model: Any, tokenizer: Any, texts: Texts) -> Watched:
         texts: one or several; with an output each is a pair.
 
     Raises:
-        DataError: a text has no tokens or is longer than the model allows, an output is given to a model without decoder, or is missing.
+        DataError: there is no text, a text has no tokens or is longer than the model allows, an output is given to a model without decoder,
+            or is missing, or the tokenizer or the model is of another kind.
     """
-    rows: list[Any] = [texts] if isinstance(texts, str | tuple) else list(texts)
+    rows = _read_texts(texts)
+    _check_pair(model, tokenizer)
     sources: list[str] = [row if isinstance(row, str) else row[0] for row in rows]
     outputs: list[str] = [row[1] for row in rows if not isinstance(row, str)]
     writes = bool(getattr(getattr(model, "config", None), "is_encoder_decoder", False))
@@ -69,6 +72,27 @@ def watch_text(model: Any, tokenizer: Any, texts: Texts) -> Watched:
     real = written != tokenizer.pad_token_id
     real[:, 0] = True
     return Watched(seen, keys, [_tokens(tokenizer, ids, mask) for ids, mask in zip(written, real, strict=True)], inputs)
+
+
+def _read_texts(texts: Any) -> list[Any]:
+    rows: list[Any] = [texts] if isinstance(texts, str | tuple) or not isinstance(texts, Iterable) else list(texts)
+    if not rows:
+        raise DataError("text: expected one text or several, found none")
+    for row in rows:
+        pair = isinstance(row, tuple | list) and len(row) == 2 and all(isinstance(part, str) for part in row)
+        if not isinstance(row, str) and not pair:
+            raise DataError(f"text: expected a text, or a pair of a text and its output, found {shown(row)}")
+    return rows
+
+
+def _check_pair(model: Any, tokenizer: Any) -> None:
+    """Check that a model takes the output of a tokenizer, by their interfaces."""
+    otherwise = "use regard.watch and view(seen, tokens)"
+    if not callable(getattr(tokenizer, "convert_ids_to_tokens", None)) or not callable(tokenizer):
+        raise DataError(f"tokenizer: expected one of Hugging Face, found {shown(tokenizer)}; for others {otherwise}")
+    names = inspect.signature(model.forward).parameters
+    if "input_ids" not in names and not any(each.kind is each.VAR_KEYWORD for each in names.values()):
+        raise DataError(f"{type(model).__name__}: its forward takes no input_ids, so a tokenizer cannot feed it; {otherwise}")
 
 
 def watch_image(model: Any, processor: Any, image: Any) -> tuple[Recording, dict[str, Tensor]]:

@@ -22,11 +22,13 @@ class Recording(Sequence[AttentionCall]):
         model: class name of the model.
         calls: in order.
         patches: layout of image patches, if the model declares it.
+        removals: numbers of calls before each removal of tokens from a cache.
 
     Attributes:
         model: as passed.
         calls: as passed.
         patches: as passed.
+        removals: as passed.
         unseen: modules that attend but were not recorded; complete when the block ends.
 
     Example:
@@ -39,8 +41,11 @@ class Recording(Sequence[AttentionCall]):
         <1 call of MultiheadAttention in 1 layer>
     """
 
-    def __init__(self, model: str, calls: list[AttentionCall], *, patches: Patches | None = None) -> None:
+    def __init__(
+        self, model: str, calls: list[AttentionCall], *, patches: Patches | None = None, removals: list[int] | None = None
+    ) -> None:
         self.model, self.calls, self.patches = model, calls, patches or Patches(None)
+        self.removals = [] if removals is None else removals
         self.unseen: list[Unseen] = []
 
     def __len__(self) -> int:
@@ -79,7 +84,15 @@ class Recording(Sequence[AttentionCall]):
 
         Returns:
             Calls with weights (B, H, T, S) over all T queries of a generation; see `regard.observe.stitched`.
+
+        Raises:
+            ConfigError: a generation removed tokens from its cache, as speculative decoding does: its steps form no map.
         """
+        if any(self.removals):  # a removal before the first call removes nothing that was recorded
+            raise ConfigError(
+                "maps: the generation removed tokens from its cache that it had read, as speculative decoding (assistant_model, "
+                "prompt_lookup_num_tokens) does, so its steps form no map; watch one forward pass on the output, or generate without"
+            )
         return stitched(self.calls)
 
     def map(self, layer: str) -> AttentionCall:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -89,7 +90,7 @@ def _watched(
     _check_model(model)
     names = chosen_modules(model, layers)
     observer = Observer(model, names, heads=_read_heads(heads), areas=areas)
-    recording = Recording(type(model).__name__, observer.calls, patches=find_patches(model))
+    recording = Recording(type(model).__name__, observer.calls, patches=find_patches(model), removals=observer.removals)
     observer.start()
     try:
         yield recording
@@ -160,8 +161,12 @@ def _matches(name: str, pattern: str) -> bool:
 def _read_heads(heads: int | Sequence[int] | None) -> list[int] | None:
     if heads is None:
         return None
-    found = list(heads) if isinstance(heads, Iterable) else [heads]
-    if not found or not all(isinstance(head, int) and not isinstance(head, bool) and head >= 0 for head in found):
+    try:
+        given: list[Any] = list(heads) if isinstance(heads, Iterable) and getattr(heads, "ndim", 1) else [heads]
+        found = [-1 if isinstance(head, bool | str) else operator.index(head) for head in given]
+    except TypeError:  # a head that is no whole number
+        found = []
+    if not found or min(found) < 0:
         raise ConfigError(f"watch: heads: expected numbers of heads from 0 on, found {shown(heads)}")
     return found
 

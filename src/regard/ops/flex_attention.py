@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import handle_torch_function, has_torch_function
 
-from regard.errors import ConfigError, ShapeError
+from regard.errors import ConfigError, ShapeError, shortened
 from regard.ops.area_windows import check_areas
 from regard.ops.flex_tiles import TiledCall, attend_by_tiles, with_same_scores
 from regard.ops.materialized_attention import FULL, PARTIAL, Blocks, FlexRequest, MaterializedResult, compute_dtype, materialized_attention
@@ -31,7 +31,7 @@ from regard.ops.mod_calls import (
     with_float_sums,
 )
 from regard.ops.nonfinite import finite_rows
-from regard.ops.tensor_checks import autocast_together, is_plain, no_autocast, refuse_others, with_learned_scale
+from regard.ops.tensor_checks import autocast_together, is_plain, no_autocast, with_learned_scale
 
 if TYPE_CHECKING:
     from torch.nn.attention.flex_attention import BlockMask
@@ -96,7 +96,7 @@ def attention(
         >>> context.shape, slopes.grad.shape
         (torch.Size([1, 2, 5, 4]), torch.Size([2]))
     """
-    refuse_others("attention", query=query, key=key, value=value)
+    _check_tensors(query, key, value, scale)
     if not torch.compiler.is_compiling() and has_torch_function((query, key, value)):
         # A torch function mode, such as that of `regard.watch`, receives the call and not its tiles.
         more: dict[str, Any] = {"mask_mod": mask_mod, "max_area": max_area, "need_weights": need_weights, "return_lse": return_lse}
@@ -118,7 +118,7 @@ def attention(
             return _by_flex_attention((query, key, value), score_mod, block_mask, mask_mod, scale, enable_gqa, return_lse)
         blocks = None if block_mask is None else _blocks(block_mask)
         request = FlexRequest(scale, score_mod, own_mask, blocks, max_area)
-        if not is_plain(query, key, value) or not all(sizes):
+        if not is_plain(query, key, value) or query.is_meta or not all(sizes):
             request = _over_traced_tiles(request, query, sizes)
             bad = _bad_keys(key, value)
             result = materialized_attention(query, _without(key, bad), _without(value, bad), request, bad)
@@ -169,7 +169,12 @@ def attention_blocks(
     sizes = (batch, num_heads, target_size, source_size)
     if not all(hasattr(size, "__index__") and size > 0 for size in (*sizes, block_size)):
         raise ConfigError(f"attention_blocks: sizes must be whole numbers of at least 1, found {sizes} and block_size {block_size}")
-    place = torch.empty(0, device=device).device
+    try:
+        place = torch.empty(0, device=device).device
+    except (RuntimeError, AssertionError) as error:  # an unknown device, or one that this build of torch lacks
+        raise ConfigError(f"attention_blocks: device {device!r} cannot be used: {shortened(str(error))}") from error
+    if not callable(mask_mod):
+        raise ConfigError(f"attention_blocks: mask_mod must be a function (b, h, q_idx, kv_idx) -> bool, found {type(mask_mod).__name__}")
     check_kind(mask_mod, "mask_mod", "attention_blocks")
     check_sizes(mask_mod, sizes, "attention_blocks")
     mod = over_tiles(mask_mod, "mask_mod", sizes, place)
@@ -325,6 +330,19 @@ def _by_flex_attention(
         context, more = _flex_attention()(*tensors, score_mod, block_mask, return_aux=AuxRequest(lse=True), **options)
         return context, more.lse
     return _flex_attention()(*tensors, score_mod, block_mask, **options)
+
+
+def _check_tensors(query: object, key: object, value: object, scale: object) -> None:
+    """Refuse what is no dense tensor, before anything reads its shape."""
+    for name, x in (("query", query), ("key", key), ("value", value)):
+        if not isinstance(x, Tensor):
+            raise ShapeError(f"attention: {name} must be a tensor, found {type(x).__name__}")
+        if x.is_nested or x.layout != torch.strided:
+            raise ShapeError(f"attention: {name} must be a dense tensor, found a {'nested' if x.is_nested else 'sparse'} one")
+        if x.is_floating_point() and x.dtype.itemsize < 2:
+            raise ShapeError(f"attention: {name} holds {x.dtype}, which PyTorch does not compute with; convert it, as by {name}.float()")
+    if isinstance(scale, bool) or not (scale is None or hasattr(scale, "__float__")):
+        raise ConfigError(f"attention: scale must be a number or a tensor, found {scale!r}")
 
 
 def _check_shapes(query: Tensor, key: Tensor, value: Tensor, enable_gqa: bool) -> None:

@@ -50,6 +50,7 @@ def alibi_slopes(num_heads: int, *, device: torch.device | str | None = None) ->
         >>> alibi_slopes(3).tolist()
         [0.0625, 0.00390625, 0.25]
     """
+    _check_count("alibi_slopes", "num_heads", num_heads)
     if num_heads < 1:
         raise ConfigError(f"alibi_slopes: num_heads must be at least 1, found {num_heads}")
     lower = 2 ** (num_heads.bit_length() - 1)
@@ -95,8 +96,8 @@ def soft_cap(cap: float) -> Mod:
         >>> soft_cap(2.0)(torch.tensor([0.0, 100.0]), 0, 0, 0, 0).tolist()
         [0.0, 2.0]
     """
-    if not cap > 0:
-        raise ConfigError(f"soft_cap: cap must be above 0, found {cap}")
+    if isinstance(cap, bool) or not hasattr(cap, "__float__") or not cap > 0:
+        raise ConfigError(f"soft_cap: cap must be a number above 0, found {cap!r}")
 
     def score_mod(score: Tensor, b: Tensor, h: Tensor, q_idx: Tensor, kv_idx: Tensor) -> Tensor:
         return cap * torch.tanh(score / cap)
@@ -111,6 +112,7 @@ def in_order(*score_mods: Mod) -> Mod:
         >>> in_order(soft_cap(2.0), alibi(torch.tensor([0.5])))(torch.zeros(()), 0, 0, torch.tensor(3), torch.tensor([1])).tolist()
         [-1.0]
     """
+    _check_some("in_order", score_mods, "change of scores")
 
     def score_mod(score: Tensor, b: Tensor, h: Tensor, q_idx: Tensor, kv_idx: Tensor) -> Tensor:
         for mod in score_mods:
@@ -130,6 +132,7 @@ def causal(offset: int = 0) -> Mod:
         >>> causal()(0, 0, torch.tensor(1), torch.arange(3)).tolist()
         [True, True, False]
     """
+    _check_count("causal", "offset", offset)
 
     def mask_mod(b: Tensor, h: Tensor, q_idx: Tensor, kv_idx: Tensor) -> Tensor:
         return kv_idx <= q_idx + offset
@@ -150,6 +153,8 @@ def sliding_window(left: int, right: int = 0) -> Mod:
         >>> sliding_window(1)(0, 0, torch.tensor(2), torch.arange(4)).tolist()
         [False, True, True, False]
     """
+    for name, size in (("left", left), ("right", right)):
+        _check_count("sliding_window", name, size)
     if min(left, right) < 0:
         raise ConfigError(f"sliding_window: left and right must be at least 0, found {left} and {right}")
 
@@ -256,11 +261,21 @@ def or_masks(*mask_mods: Mod) -> Mod:
     return mask_mod
 
 
-def _check_some(what: str, mods: tuple[Mod, ...]) -> None:
+def _check_some(what: str, mods: tuple[object, ...], kind: str = "mask") -> None:
     if not mods:
-        raise ConfigError(f"{what}: give at least one mask")
+        raise ConfigError(f"{what}: give at least one {kind}")
+    for mod in mods:
+        if not callable(mod):
+            raise ConfigError(f"{what}: expected functions, found {type(mod).__name__}")
 
 
-def _check_axes(what: str, name: str, x: Tensor, axes: str, count: int) -> None:
+def _check_count(what: str, name: str, x: object) -> None:
+    if isinstance(x, bool) or not hasattr(x, "__index__"):
+        raise ConfigError(f"{what}: {name} must be a whole number, found {x!r}")
+
+
+def _check_axes(what: str, name: str, x: object, axes: str, count: int) -> None:
+    if not isinstance(x, Tensor):
+        raise ShapeError(f"{what}: {name} must be a tensor {axes}, found {type(x).__name__}")
     if x.dim() != count:
         raise ShapeError(f"{what}: {name} must be {axes}, found {tuple(x.shape)}")

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from pathlib import Path
 from typing import Any, Protocol
 
-from regard.errors import DataError
+from regard.errors import DataError, shown
 from regard.viewer.atomic_write import write_atomically
 from regard.viewer.maps import AttentionMap
 from regard.viewer.page import compact_page, render_page
@@ -39,6 +40,8 @@ class Page:
         Raises:
             DataError: the file cannot be written, or has a picture's extension; the message names it.
         """
+        if not isinstance(path, str | os.PathLike):
+            raise DataError(f"path: expected the name of a file, found {shown(path)}")
         if (ending := Path(path).suffix.lower()) in PICTURES:
             raise DataError(
                 f"{path}: a page is HTML, and {ending} is not; name it .html, or let `regard view RECORDS -o FILE.png` draw a picture"

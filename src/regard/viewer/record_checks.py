@@ -137,7 +137,7 @@ def check_weights(name: str, values: Any, dims: int, expected: str, *, signed: b
     else:
         try:
             array = np.asarray(_plain(values))
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, NotImplementedError) as error:  # the last: a tensor on the meta device
             raise DataError(f"{name}: {expected}, found rows of unequal length or other things than numbers") from error
     if array.size == 0 and array.dtype.kind not in "fiu":
         array = array.astype(np.float32)
