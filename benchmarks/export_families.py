@@ -238,12 +238,18 @@ def main() -> None:
     parser.add_argument("--onnx", type=Path, help="file of the results of ONNX")
     parser.add_argument("--page", type=Path, help="file of the results of the page")
     parser.add_argument("--inputs", type=int, help="default: 1,000 for ONNX, 200 for the page")
+    parser.add_argument("--only", default="", help="a regular expression: only families whose task and model match, e.g. 'translation two'")
     arguments = parser.parse_args()
     folder = arguments.folder.resolve()
+
+    def chosen(count: int) -> Iterator[Family]:
+        found = families(folder, arguments.inputs or count)
+        return (family for family in found if re.search(arguments.only, f"{family.task} {family.name}"))
+
     if arguments.onnx:
         note = f"`python benchmarks/export_families.py`: float32 on {cpu()}, batches of 64; {versions('onnxruntime')}."
         table = Table(arguments.onnx, ONNX_COLUMNS, note, key=3)
-        for family in families(folder, arguments.inputs or 1000):
+        for family in chosen(1000):
             for row in onnx_rows(family):
                 table.add(row)
     if arguments.page:
@@ -254,7 +260,7 @@ def main() -> None:
             f"of language models the log-probability of a line; {versions()}."
         )
         table = Table(arguments.page, PAGE_COLUMNS, note, key=4)
-        for family in families(folder, arguments.inputs or 200):
+        for family in chosen(200):
             for row in page_rows(driver, family):
                 table.add(row)
         driver.quit()
