@@ -133,17 +133,21 @@ def test(folder: Path, tree: Path, name: str) -> list[Any]:
 
 
 def write(row: list[Any]) -> None:
-    """Put a row into the table."""
+    """Put a row into the table, with today's date: other rows may be older."""
     old = json.loads(RESULT.read_text(encoding="utf-8"))["rows"] if RESULT.exists() else []
-    rows = {found[0]: found for found in [*old, row]}
+    rows = {found[0]: found for found in [*old, [*row, datetime.date.today().isoformat()]]}
     order = [f"`tests/{name}.py`" for name in TESTS]
     versions = [run(COMPILER, "--version").split("\n")[0], run(EMULATOR, "--version").split("\n")[0]]
     note = (
         f"`python benchmarks/arm64.py`: {versions[0]}; {versions[1]} as {PROCESSOR}; torch {TORCH}; "
-        f"{datetime.date.today().isoformat()}. Skipped tests are those of other instruction sets, or lack a package there. "
+        f"each file was last run on its date. Skipped tests are those of other instruction sets, or lack a package there. "
         f"Tests of {', '.join(LEFT_OUT)} are left out."
     )
-    table = {"columns": ["tests", "passed", "skipped", "failed"], "rows": [rows[name] for name in order if name in rows], "note": note}
+    table = {
+        "columns": ["tests", "passed", "skipped", "failed", "date"],
+        "rows": [rows[name] for name in order if name in rows],
+        "note": note,
+    }
     RESULT.write_text(json.dumps(table, indent=1) + "\n", encoding="utf-8")
 
 

@@ -5,7 +5,9 @@
 
 FOLDER: data and runs of families.py, which are trained where they are not there. ONNX: onnxruntime computes every step of greedy decoding
 and of a beam of 5 over 1,000 inputs; Regard computes the logits of the same steps. Continuations of language models begin with half of a
-line. Page: headless Chromium opens it from its file, with every request refused, and is given 200 inputs. Nothing here is a speed.
+line. Page: headless Chromium opens it from its file, with every request refused, and is given 200 inputs. Its outputs are compared with
+those of the run, and with those of the run with the page's weights: what differs there is an error of the page, not of float16. Nothing
+here is a speed.
 """
 
 from __future__ import annotations
@@ -35,7 +37,10 @@ from regard.tasks.classification_prediction import encode_example, label_texts
 
 BATCH = 64
 ONNX_COLUMNS = ["task", "model", "search", "inputs", "same output", "largest difference of logits"]
-PAGE_COLUMNS = ["task", "model", "parameters", "weights", "page, MB", "without weights, MB", "inputs", "same output"]
+PAGE_COLUMNS = [
+    *("task", "model", "parameters", "weights", "page, MB", "without weights, MB", "inputs", "same output"),
+    "same output, run with these weights",
+]
 
 
 class Both(NamedTuple):
@@ -169,10 +174,11 @@ def expected_of(worker: Any, inputs: Sequence[str]) -> list[str]:
 
 
 SAID = """const [given, done] = arguments;
-door(given).then(([record]) => {
-  if (record.prediction) return record.prediction.label;
-  const { caption, target } = record.items;
-  return caption || target ? (caption || target).text : record.scores.text.reduce((sum, score) => sum + score, 0).toFixed(3);
+door(given).then((records) => {
+  const [{ prediction, scores, items }] = records;
+  if (prediction) return prediction.label;
+  if (scores.text) return scores.text.reduce((sum, score) => sum + score, 0).toFixed(3);
+  return items.caption ? items.caption.text : records.map((part) => part.items.target.text).join(" ");
 }).then(done, (error) => done(`error: ${error.message}`));"""
 
 
@@ -196,10 +202,19 @@ def close(found: str, expected: str) -> bool:
         return found == expected
 
 
+def rounded(worker: Any) -> Any:
+    """Round the matrices of a run that was just opened, as its page in float16 does; return it."""
+    for tensor in (*worker.run.model.parameters(), *worker.run.model.buffers()):
+        if tensor.dim() > 1 and tensor.dtype == torch.float32:
+            tensor.data = tensor.half().float()
+    return worker
+
+
 def page_rows(driver: Any, family: Family) -> Iterator[list[Any]]:
     """Compare a run with its page, with each kind of weights."""
     worker: Any = open_any(family.run)
-    expected = expected_of(worker, family.inputs)
+    run_outputs = expected_of(worker, family.inputs)
+    own_outputs = {"float32": run_outputs, "float16": expected_of(rounded(open_any(family.run)), family.inputs)}
     parameters = sum(parameter.numel() for parameter in worker.run.model.parameters())
     for weights in ("float32", "float16"):
         with tempfile.TemporaryDirectory() as folder:
@@ -210,10 +225,10 @@ def page_rows(driver: Any, family: Family) -> Iterator[list[Any]]:
         (script,) = re.findall(r"<script>(.*?)</script>", text, re.DOTALL)
         driver.execute_script(script.replace("return answer;", "window.door = async (given) => answer(given);\nreturn answer;"))
         found = [driver.execute_async_script(SAID, request_of(family, line)) for line in family.inputs]
-        count = sum(close(one, other) for one, other in zip(found, expected, strict=True))
+        counts = [sum(map(close, found, expected)) for expected in (run_outputs, own_outputs[weights])]
         (inside,) = re.findall(r'id="regard-weights">([^<]*)<', text)
         sizes = [round(size / 1e6, 2) for size in (len(text.encode()), len(text.encode()) - len(inside))]
-        yield [family.task, family.name, parameters, weights, *sizes, len(found), count]
+        yield [family.task, family.name, parameters, weights, *sizes, len(found), *counts]
 
 
 def main() -> None:
@@ -223,12 +238,18 @@ def main() -> None:
     parser.add_argument("--onnx", type=Path, help="file of the results of ONNX")
     parser.add_argument("--page", type=Path, help="file of the results of the page")
     parser.add_argument("--inputs", type=int, help="default: 1,000 for ONNX, 200 for the page")
+    parser.add_argument("--only", default="", help="a regular expression: only families whose task and model match, e.g. 'translation two'")
     arguments = parser.parse_args()
     folder = arguments.folder.resolve()
+
+    def chosen(count: int) -> Iterator[Family]:
+        found = families(folder, arguments.inputs or count)
+        return (family for family in found if re.search(arguments.only, f"{family.task} {family.name}"))
+
     if arguments.onnx:
         note = f"`python benchmarks/export_families.py`: float32 on {cpu()}, batches of 64; {versions('onnxruntime')}."
         table = Table(arguments.onnx, ONNX_COLUMNS, note, key=3)
-        for family in families(folder, arguments.inputs or 1000):
+        for family in chosen(1000):
             for row in onnx_rows(family):
                 table.add(row)
     if arguments.page:
@@ -239,7 +260,7 @@ def main() -> None:
             f"of language models the log-probability of a line; {versions()}."
         )
         table = Table(arguments.page, PAGE_COLUMNS, note, key=4)
-        for family in families(folder, arguments.inputs or 200):
+        for family in chosen(200):
             for row in page_rows(driver, family):
                 table.add(row)
         driver.quit()

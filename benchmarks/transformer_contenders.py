@@ -212,7 +212,8 @@ class Decoding:
         self.references = self.text(references[:limit])
         self.source = self.outputs / "source.en"
         self.source.write_text("".join(f"{line}\n" for line in sources[:limit]), encoding="utf-8")
-        shutil.rmtree(self.export, ignore_errors=True)
+        for old in (self.export, *self.export.parent.glob(f"{model.name}-onnx-*")):
+            shutil.rmtree(old, ignore_errors=True)
 
     def text(self, lines: list[str]) -> list[str]:
         """Return lines of a run's output as text."""
@@ -265,7 +266,7 @@ def ctranslate2_decode(decoding: Decoding, beam_size: int, output: Path, workers
 
 
 def onnx_decode(decoding: Decoding, beam_size: int, output: Path, weights: str = "float32") -> dict[str, Any]:
-    """Decode with onnxruntime, all threads in each operator; the first call exports."""
+    """Decode with onnxruntime, one batch per thread; the first call exports."""
     setting = decoding.setting
     export = setting.work / "exports" / f"{decoding.model.name}-onnx-{weights}"
     if not export.exists():
@@ -283,7 +284,7 @@ def onnx_decode(decoding: Decoding, beam_size: int, output: Path, weights: str =
             str(export),
         ]
         run(command, setting.threads, setting.work / "logs" / f"export-{weights}.log")
-    return engine_decode(decoding, beam_size, output, engine="onnx", export=export, threads=setting.threads)
+    return engine_decode(decoding, beam_size, output, engine="onnx", export=export)
 
 
 DECODERS: dict[str, Callable[[Decoding, int, Path], dict[str, Any]]] = {

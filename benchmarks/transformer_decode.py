@@ -3,7 +3,7 @@
 For `transformer_peers.py`:
 
     python benchmarks/transformer_decode.py ctranslate2 RUN SOURCE OUTPUT --export FOLDER --beam-size 5 --workers 1 --threads 2
-    python benchmarks/transformer_decode.py onnx RUN SOURCE OUTPUT --export FOLDER --beam-size 5 --threads 2
+    python benchmarks/transformer_decode.py onnx RUN SOURCE OUTPUT --export FOLDER --beam-size 5
     python benchmarks/transformer_decode.py marian RUN SOURCE OUTPUT --beam-size 5
     python benchmarks/transformer_decode.py regard RUN SOURCE OUTPUT --beam-size 5
 
@@ -29,6 +29,7 @@ from regard.config import TransformerConfig, TranslationConfig
 from regard.data import BOS, EOS, PAD, collate, read_lines
 from regard.decoding import DecodingOptions, beam_search, greedy_search
 from regard.models import Transformer
+from regard.tasks.batch_threads import cut_batches, map_batches
 from regard.tasks.run_folder import read_config
 from regard.tasks.translation_prediction import Translator
 from regard.tasks.translation_run import SHARED, SOURCE, TARGET, load_vocabularies, open_translation_run
@@ -69,23 +70,26 @@ def ctranslate2_decoder(arguments: argparse.Namespace, shared: bool) -> Decode:
 
 
 def onnx_decoder(arguments: argparse.Namespace) -> Decode:
-    """Return Regard's search over the steps of onnxruntime."""
+    """Return Regard's search over the steps of onnxruntime, one batch of similar lengths per thread, as Regard's own."""
     from regard.integrations.onnx import OnnxModel
 
-    model = OnnxModel(arguments.export, threads=arguments.threads)
+    model, device = OnnxModel(arguments.export), torch.device("cpu")
     search = greedy_search if arguments.beam_size == 1 else beam_search
 
+    def decode_batch(sources: list[list[int]]) -> list[list[int]]:
+        batch = collate(sources, [[] for _ in sources], range(len(sources)))
+        limits = [min(arguments.max_length, 2 * len(source) + 30) for source in sources]
+        names = {"bos": BOS, "eos": EOS, "pad": PAD, "banned": (PAD, BOS)}
+        options = DecodingOptions(**names, beam_size=arguments.beam_size, max_length=limits, length_penalty=0.0, need_attention=False)
+        state = model.start(tokens=batch.source, lengths=batch.source_lengths)
+        best = search(model.step, state, batch_size=len(sources), options=options)
+        return [[token for token in each[0].tokens if token != EOS] for each in best]
+
     def decode(ids: list[list[int]]) -> list[list[int]]:
-        order, found = sorted(range(len(ids)), key=lambda row: -len(ids[row])), dict[int, list[int]]()
-        for start in range(0, len(order), arguments.batch_size):
-            rows = order[start : start + arguments.batch_size]
-            batch = collate([ids[row] for row in rows], [[] for _ in rows], range(len(rows)))
-            limits = [min(arguments.max_length, 2 * len(ids[row]) + 30) for row in rows]
-            names = {"bos": BOS, "eos": EOS, "pad": PAD, "banned": (PAD, BOS)}
-            options = DecodingOptions(**names, beam_size=arguments.beam_size, max_length=limits, length_penalty=0.0, need_attention=False)
-            state = model.start(tokens=batch.source, lengths=batch.source_lengths)
-            best = search(model.step, state, batch_size=len(rows), options=options)
-            found |= {row: [token for token in each[0].tokens if token != EOS] for row, each in zip(rows, best, strict=True)}
+        order = sorted(range(len(ids)), key=lambda row: -len(ids[row]))
+        batches = cut_batches(order, arguments.batch_size, device=device)
+        results = map_batches(lambda rows: decode_batch([ids[row] for row in rows]), batches, device=device)
+        found = {row: tokens for rows, each in zip(batches, results, strict=True) for row, tokens in zip(rows, each, strict=True)}
         return [found[row] for row in range(len(ids))]
 
     return decode

@@ -21,6 +21,7 @@ from regard.errors import ConfigError, DataError
 from regard.integrations.page_model import PageWeights, export_page, page_model
 from regard.integrations.portable_run import OpenedRun
 from regard.tasks import Translator
+from regard.tasks.long_lines import divide_line
 from regard.viewer import page_records
 from regard.viewer.page import render_page
 from tests.integrations.firefox import FIREFOX, firefox
@@ -76,7 +77,7 @@ def test_a_text_gets_the_same_tokens_and_text_back(driver: Any, kind: str, tmp_p
 def test_the_page_finds_the_texts_of_the_run(driver: Any, family: str, tmp_path: Path) -> None:  # noqa: F811
     found = translator(model={**FAMILIES, **FURTHER}[family])
     there = answers(driver, page_of(found, tmp_path), "translate(text).hypotheses", LINES)
-    # The page shows the attention, so it cuts a line that is too long, where the command line divides it.
+    # A map shows one attention: what is too long is cut, unless it was divided before.
     expected = found.translate(LINES, n_best=found.run.config.decoding.beam_size, need_attention=True)
     assert len({item.text for item in expected}) > 2
     assert [hypotheses[0]["text"] for hypotheses in there] == [item.text for item in expected]
@@ -97,6 +98,34 @@ def test_the_page_decodes_by_the_settings_of_the_run(driver: Any, settings: dict
     found = translator("bpe", model=FAMILIES["transformer"], decoding=settings)
     there = answers(driver, page_of(found, tmp_path), "translate(text).hypotheses[0].text", LINES)
     assert there == [item.text for item in found.translate(LINES)]
+
+
+PARTED = [
+    "der Hund sieht ein Haus, ein grünes Haus und bellt",
+    "  ein Hund. Ein Haus! (ein Hund) bellt; der Hund sieht. ",
+    "🙂 🙂🙂🙂🙂🙂🙂🙂🙂🙂🙂🙂🙂🙂🙂🙂🙂🙂🙂🙂🙂🙂🙂, 🙂🙂🙂🙂🙂🙂🙂",
+    "Hundehaus" * 11,
+    "ein\u00a0Hund\x1csieht ein\u3000Haus\ufeff und\x85noch ein Haus",
+    "der Hund bellt" + " " * 43,
+    "ein Haus: " * 157,
+]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_long_line_is_divided_as_by_the_command(driver: Any, kind: str, tmp_path: Path) -> None:  # noqa: F811
+    found = translator(kind, model=FAMILIES["transformer"], data={"max_length": 7})
+    limit, vocabulary = found.run.config.data.max_length, found.run.vocabularies.source
+    page = page_of(found, tmp_path)
+    parts = answers(driver, page, f"partsOf(text, {limit})", [*PARTED, *LINES])
+    expected = found.translate([*PARTED, *LINES])
+    assert sum(len(own) > 1 for own in parts) > 3
+    for line, own, item in zip([*PARTED, *LINES], parts, expected, strict=True):
+        assert own == ([part.strip() for part in divide_line(line, vocabulary, limit)] if item.parts else [line])
+    whole, first = answers(driver, page, "answer({ text })", [PARTED[0], "ein"])
+    assert [(record["title"], record["items"]["source"]["text"]) for record in first] == [("", "ein")]
+    assert [record["title"] for record in whole] == [f"Part {place} of {len(whole)}" for place in range(1, len(whole) + 1)]
+    assert [record["items"]["target"]["text"] for record in whole] == expected[0].part_texts()
+    assert {record["meta"]["whole translation"] for record in whole} == {expected[0].text}
 
 
 def test_an_unknown_word_is_replaced_by_what_the_model_looked_at(driver: Any, tmp_path: Path) -> None:  # noqa: F811

@@ -38,7 +38,7 @@ from regard.viewer.page import EmbeddedModel, render_page
 
 __all__ = ["export_page", "page_model"]
 
-SCRIPTS = ("engine", "tokenizer", "search", "labels", "images", "pairs", "model")
+SCRIPTS = ("engine", "tokenizer", "search", "lines", "labels", "images", "pairs", "model")
 # Vocabulary kinds that the page can tokenize with.
 KINDS = ("bpe", "unigram", "word", "character")
 LARGEST_INTEGER = 2**31 - 1

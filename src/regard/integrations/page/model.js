@@ -251,6 +251,14 @@ function searchRecord({ inputs, hypotheses, items, query, key, kind }) {
   };
 }
 
+// Of a line that is too long a record for each part: a map shows one attention.
+function translationRecords(line) {
+  const records = partsOf(wholeCharacters(line), model.max_source_length).map(translationRecord);
+  const whole = records.map((record) => record.items.target.text).join(" ");
+  const titled = (record, i) => ({ ...record, title: `Part ${i + 1} of ${records.length}`, meta: { "whole translation": whole } });
+  return records.length > 1 ? records.map(titled) : records;
+}
+
 function translationRecord(text) {
   const { inputs, pieces, hypotheses } = translate(text);
   const items = { source: itemsOf([...pieces, END_PIECE], text) };
@@ -284,6 +292,6 @@ function answer({ text, second, pair, image }) {
   if (model.task === "captioning") return pixelsOfFile(image).then((pixels) => [captionRecord(pixels)]);
   if (model.second && model.image) return pixelsOfFile(second).then((pixels) => [pictureRecord(text, pixels)]);
   if (model.second) return [pairRecord(text, second)];
-  if (model.task === "translation") return [translationRecord(text)];
+  if (model.task === "translation") return translationRecords(text);
   return [model.task === "lm" ? lineRecord(text) : labelRecord(pair ? [pair.premise, pair.hypothesis] : [text])];
 }
