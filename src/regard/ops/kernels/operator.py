@@ -14,7 +14,8 @@ from torch import Tensor
 from regard.ops.kernels.second_order import differentiable_gradients
 from regard.ops.tensor_checks import is_tracing
 
-_LIBRARY = torch.library.Library("regard", "FRAGMENT")
+_LIBRARIES: dict[str, torch.library.Library] = {}
+"""One library per operator, so that an import that was interrupted and starts again can register its operator again."""
 
 
 class Forms(NamedTuple):
@@ -76,16 +77,19 @@ class Operator:
         def differentiate(ctx: Any, grad: Tensor, *_: Tensor | None) -> tuple[Tensor | None, ...]:
             return self.differentiate(ctx, ctx.needs_input_grad, grad, getattr(torch.ops.regard, f"{name}_backward"))
 
+        if name in _LIBRARIES:
+            _LIBRARIES[name]._destroy()  # pyright: ignore[reportPrivateUsage] - torch has no public name for it
+        library = _LIBRARIES[name] = torch.library.Library("regard", "FRAGMENT")
         whole = "Tensor" if results == 1 else f"({', '.join(['Tensor'] * results)})"
         reverse = f"Tensor grad, Tensor? result, Tensor[] others, {schema}"
         for each, takes, returns, compute, fake in (
             (name, schema, whole, lambda *inputs: one_or_all(forms.forward(*inputs)), lambda *inputs: one_or_all(forms.shapes(*inputs))),
             (f"{name}_backward", reverse, "Tensor[]", lambda *inputs: list(forms.backward(*inputs)), like),
         ):
-            _LIBRARY.define(f"{each}({takes}) -> {returns}", tags=(torch.Tag.pt2_compliant_tag,))
-            _LIBRARY.impl(each, compute, "CompositeExplicitAutograd")
-            torch.library.register_fake(f"regard::{each}", fake, lib=_LIBRARY)
-        torch.library.register_autograd(f"regard::{name}", differentiate, setup_context=keep, lib=_LIBRARY)
+            library.define(f"{each}({takes}) -> {returns}", tags=(torch.Tag.pt2_compliant_tag,))
+            library.impl(each, compute, "CompositeExplicitAutograd")
+            torch.library.register_fake(f"regard::{each}", fake, lib=library)
+        torch.library.register_autograd(f"regard::{name}", differentiate, setup_context=keep, lib=library)
         self.traced = getattr(torch.ops.regard, name).default
 
     def __call__(self, *inputs: Any) -> Tensor:
