@@ -59,6 +59,16 @@ def test_negative_weights_are_said_to_have_no_picture() -> None:
         regard.view(seen, list("abcde"))
 
 
+def test_the_first_layer_whose_weights_are_nan_is_named() -> None:
+    model = nn.Sequential(*(nn.TransformerEncoderLayer(12, 3, 5, batch_first=True) for _ in range(3))).eval()
+    with torch.no_grad():
+        model[1].self_attn.in_proj_weight.fill_(float("nan"))
+        with regard.watch(model) as seen:
+            model(torch.randn(1, 5, 12))
+    with pytest.raises(DataError, match=r"^1\.self_attn: the weights are NaN"):
+        regard.view(seen, list("abcde"))
+
+
 class Tokenizer:
     def convert_ids_to_tokens(self, ids: list[int]) -> list[str]:
         return [str(each) for each in ids]

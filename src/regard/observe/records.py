@@ -143,6 +143,8 @@ def _cut(place: _Place, example: int, sides: dict[Side, Items], longest: dict[Si
             both = place.query == place.key and sides["query"] is not sides["key"]  # neither list fits this self-attention
             given = f"{len(sides['key'])} key_tokens and {len(sides['query'])} query_tokens" if both else f"{count} {side}_tokens"
             raise DataError(f"{place.name}: {given}, but the model attended with {there}{_hint(place, count, there)}")
+    if weights.isnan().any():
+        raise DataError(f"{place.name}: the weights are NaN, from here on or from an earlier layer; regard.check names the module")
     if (weights < 0).any():
         raise DataError(f"{place.name}: negative weights (signed attention) cannot be shown; `maps()` of the recording has them")
     rest = weights[:, : rows if longest[place.key] == weights.shape[2] else None, columns:]  # a causal mask hides keys from the first rows
