@@ -5,11 +5,14 @@ from __future__ import annotations
 import gzip
 import io
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from regard.data.lines import iter_lines, read_lines, single_line, unreadable, whole_characters, write_files
+from regard import progress
+from regard.data import lines as lines_module
+from regard.data.lines import iter_lines, read_lines, scan_lines, single_line, unreadable, whole_characters, write_files
 from regard.errors import DataError
 
 # 16 lines, each with something another reader stumbles over; a byte order mark in front, no line feed at the end.
@@ -161,3 +164,38 @@ def test_the_file_that_cannot_be_written_is_the_one_named(tmp_path: Path) -> Non
     with pytest.raises(DataError, match=r"taken: cannot be written \(it is a folder\)"):
         write_files({tmp_path / "first": b"a", tmp_path / "taken": b"b"})
     assert [path.name for path in tmp_path.iterdir()] == ["taken"]
+
+
+@pytest.fixture
+def warnings() -> Iterator[list[str]]:
+    found: list[str] = []
+    with progress.listening(lambda event: found.append(event.text) if event.warning else None):
+        yield found
+
+
+def test_the_first_line_that_is_not_utf8_is_named_once_and_all_are_counted(tmp_path: Path, warnings: list[str]) -> None:
+    (path := tmp_path / "a.txt").write_bytes("é\n".encode() * 3 + b"caf\xe9\nb\n\xff\n")
+    first = f"{path}, line 4: not UTF-8; each invalid byte is read as U+FFFD"
+    assert scan_lines(path, text=True)[1] == 6
+    assert warnings == [first]
+    assert read_lines(path)[3:] == ["caf\ufffd", "b", "\ufffd"]
+    assert warnings == [first], "a file that is read twice is reported once"
+    warnings.clear()
+    for _ in range(2):
+        list(iter_lines(io.BytesIO(path.read_bytes())))
+    both = ["standard input, line 4: not UTF-8; each invalid byte is read as U+FFFD", "standard input: 2 of 6 lines are not UTF-8"]
+    assert warnings == both * 2
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 1 << 20])
+@pytest.mark.parametrize(
+    ("data", "line"),
+    [("ä\n😀\nß".encode(), 0), (b"a\n\xc3\n", 2), (b"a\nb\ncaf\xc3", 3), ("😀\n".encode() + "😀".encode()[:3], 2), (b"\xff", 1)],
+)
+def test_validation_finds_the_line_however_the_file_is_cut(
+    tmp_path: Path, warnings: list[str], monkeypatch: pytest.MonkeyPatch, size: int, data: bytes, line: int
+) -> None:
+    (path := tmp_path / f"{size} {line}.txt").write_bytes(data)
+    monkeypatch.setattr(lines_module, "CHUNK_BYTES", size)
+    scan_lines(path, text=True)
+    assert warnings == ([f"{path}, line {line}: not UTF-8; each invalid byte is read as U+FFFD"] if line else [])

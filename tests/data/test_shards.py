@@ -114,7 +114,7 @@ def test_files_that_stayed_are_not_read_again(tmp_path: Path, monkeypatch: pytes
     files = [tmp_path / "a.en", tmp_path / "a.de"]
     read: list[str] = []
     scan = shards.scan_lines
-    monkeypatch.setattr(shards, "scan_lines", lambda path, advance: read.append(Path(path).name) or scan(path, advance))
+    monkeypatch.setattr(shards, "scan_lines", lambda path, advance, **_: read.append(Path(path).name) or scan(path, advance))
     for path in files:
         path.write_text("one\ntwo\n")
 

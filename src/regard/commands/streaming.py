@@ -64,7 +64,7 @@ def input_chunks(awaited: str, files: Sequence[Path] | None = None, *, most: int
     Raises:
         DataError: standard input is closed, or it or a file cannot be read.
     """
-    from regard.data.lines import iter_lines, stream_lines
+    from regard.data.lines import LineDecoder, iter_lines, stream_lines, undecoded_lines
     from regard.tasks.chunking import CHUNK_CHARACTERS, CHUNK_ITEMS, in_chunks
 
     most = most or CHUNK_ITEMS
@@ -85,10 +85,11 @@ def input_chunks(awaited: str, files: Sequence[Path] | None = None, *, most: int
         yield from in_chunks(iter_lines(stream), len, most=most)
         return
     progress.hide()  # from here on the command waits for others
-    start: list[bytes] = []
+    decoder, mark = LineDecoder("standard input"), True
     for chunk in _raw_chunks(_blocks(descriptor), most, CHUNK_CHARACTERS):
-        yield list(iter_lines(cast(BinaryIO, start + chunk)))
-        start = [b""]  # only the first line can start with a byte order mark
+        yield list(decoder.decode(undecoded_lines(cast(BinaryIO, chunk), mark=mark)))
+        mark = False  # only the first line can start with a byte order mark
+    decoder.summarize()
 
 
 def input_lines(awaited: str) -> Iterator[str]:

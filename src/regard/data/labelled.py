@@ -15,7 +15,7 @@ from torch import Tensor
 
 from regard.data.batching import BatchPlan, plan_batches
 from regard.data.labelled_examples import ExampleList, LabelledExample
-from regard.data.lines import stream_bytes, whole_characters
+from regard.data.lines import stream_bytes, stream_lines, whole_characters
 from regard.data.vocabulary import PAD
 from regard.errors import ConfigError, DataError, listed
 from regard.progress import stage
@@ -249,7 +249,9 @@ def _read(
 
 
 def _lines(path: str | Path, encoding: Encoding) -> Iterator[str]:
-    return (line.decode(encoding, errors="replace") for line in stream_bytes(path, mark=encoding == "utf-8"))
+    if encoding == "utf-8":
+        return stream_lines(path)
+    return (line.decode(encoding) for line in stream_bytes(path, mark=False))
 
 
 def _columns(line: str, names: Sequence[Sequence[str]]) -> list[int] | None:

@@ -20,18 +20,22 @@ from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 from regard.errors import DataError
-from regard.progress import stage
+from regard.progress import message, stage
 
+CHUNK_BYTES = 1 << 20
 _GZIP_MAGIC = b"\x1f\x8b"
 # Every character that some reader treats as a line end (str.splitlines, browsers, C strings).
 _BREAKS = str.maketrans(dict.fromkeys("\n\r\v\f\x1c\x1d\x1e\x85\u2028\u2029\0", " "))
+
+# The first invalid line of each file that was reported: files are read several times.
+_REPORTED: set[tuple[Path, int]] = set()
 
 
 def read_lines(path: str | Path) -> list[str]:
     r"""Read a text file, or a gzip file when the name ends in `.gz`, as a list of lines.
 
-    Splits bytes at `b"\n"` only. Removes a byte order mark at the start and one `"\r"` at line ends; replaces invalid UTF-8 by U+FFFD. A
-    last line without a line feed counts; lines may be empty or contain other control characters.
+    Splits bytes at `b"\n"` only. Removes a byte order mark at the start and one `"\r"` at line ends; replaces invalid UTF-8 by U+FFFD, with
+    a warning, see `LineDecoder`. A last line without a line feed counts; lines may be empty or contain other control characters.
 
     Args:
         path: the file; `-` is an ordinary file name.
@@ -64,7 +68,60 @@ def stream_lines(path: str | Path) -> Iterator[str]:
         >>> list(stream_lines(os.devnull))
         []
     """
-    return (line.decode("utf-8", errors="replace") for line in stream_bytes(path))
+    return _decoded(stream_bytes(path), Path(path))
+
+
+class LineDecoder:
+    r"""Decodes lines; the first one with invalid UTF-8 causes a warning that names it.
+
+    Invalid bytes become U+FFFD, so no line is lost.
+
+    Args:
+        name: name of the stream in the warnings; the path of a file, which is reported once per process, however often it is read.
+
+    Example:
+        >>> list(LineDecoder("a.txt").decode([b"one", b"caf\xc3\xa9"]))
+        ['one', 'café']
+    """
+
+    def __init__(self, name: str | Path) -> None:
+        self._name, self._number, self._bad = name, 0, 0
+        self._silent = False
+
+    def decode(self, lines: Iterable[bytes]) -> Iterator[str]:
+        """Yield lines decoded; their numbers continue those of the call before."""
+        number = self._number
+        for number, line in enumerate(lines, start=self._number + 1):
+            try:
+                text = line.decode("utf-8")
+            except UnicodeDecodeError:
+                text = line.decode("utf-8", errors="replace")
+                self._bad += 1
+                if self._bad == 1:
+                    self._silent = not _first_report(self._name, number)
+            yield text
+        self._number = number
+
+    def summarize(self) -> None:
+        """Say at the end how many lines were not UTF-8, if more than one."""
+        if self._bad > 1 and not self._silent:
+            message(f"{self._name}: {self._bad} of {self._number} lines are not UTF-8", warning=True)
+
+
+def _decoded(lines: Iterable[bytes], name: str | Path) -> Iterator[str]:
+    decoder = LineDecoder(name)
+    yield from decoder.decode(lines)
+    decoder.summarize()
+
+
+def _first_report(name: str | Path, line: int) -> bool:
+    """Warn of the first line that is not UTF-8, unless it is that of a file and was reported before."""
+    if isinstance(name, Path):
+        if (name, line) in _REPORTED:
+            return False
+        _REPORTED.add((name, line))
+    message(f"{name}, line {line}: not UTF-8; each invalid byte is read as U+FFFD", warning=True)
+    return True
 
 
 def stream_bytes(path: str | Path, *, mark: bool = True) -> Iterator[bytes]:
@@ -85,7 +142,7 @@ def stream_bytes(path: str | Path, *, mark: bool = True) -> Iterator[bytes]:
     done = 0
     try:
         with open(path, "rb") as raw, _opened(path, raw, raw) as stream:
-            for line in _undecoded(stream, mark=mark):
+            for line in undecoded_lines(stream, mark=mark):
                 yield line
                 done += 1
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
@@ -107,7 +164,7 @@ def stream_chunks(path: str | Path) -> Iterator[bytes]:
     """
     try:
         with open(path, "rb") as raw, _opened(path, raw, raw) as stream:
-            while chunk := stream.read(1 << 20):
+            while chunk := stream.read(CHUNK_BYTES):
                 yield chunk
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise DataError(f"{path}: damaged or truncated gzip data") from error
@@ -115,12 +172,13 @@ def stream_chunks(path: str | Path) -> Iterator[bytes]:
         raise unreadable(path, error) from error
 
 
-def scan_lines(path: str | Path, advance: Callable[[int], None] = lambda lines: None) -> tuple[str, int]:
+def scan_lines(path: str | Path, advance: Callable[[int], None] = lambda lines: None, *, text: bool = False) -> tuple[str, int]:
     r"""Hash a file and count its lines in one pass.
 
     Args:
         path: as for `read_lines`.
         advance: progress function, receives counted lines.
+        text: warn of the first line that is not UTF-8, as `LineDecoder` does.
 
     Returns:
         The sha256 of the file as 64 hexadecimal digits, and the number of lines of `read_lines`.
@@ -134,23 +192,48 @@ def scan_lines(path: str | Path, advance: Callable[[int], None] = lambda lines: 
         0
     """
     lines, last, first = 0, b"\n", True
+    valid = _Validation(Path(path)) if text else None
     try:
         with open(path, "rb") as raw:
             digested = _Digested(raw)
             with _opened(path, raw, digested) as stream:
-                while chunk := stream.read(1 << 20):
+                while chunk := stream.read(CHUNK_BYTES):
+                    if valid is not None:
+                        valid.check(chunk, lines)
                     found = chunk.count(b"\n")
                     lines += found
                     advance(found)
                     last = b"" if first and chunk == codecs.BOM_UTF8 else chunk
                     first = False
-            while digested.read(1 << 20):  # trailing bytes after compressed data
+                if valid is not None:
+                    valid.check(b"", lines)
+            while digested.read(CHUNK_BYTES):  # trailing bytes after compressed data
                 pass
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise DataError(f"{path}: damaged or truncated gzip data after line {lines}") from error
     except (OSError, ValueError) as error:
         raise unreadable(path, error) from error
     return digested.sha256.hexdigest(), lines + bool(last and not last.endswith(b"\n"))
+
+
+class _Validation:
+    """Finds the first line of a file that is not UTF-8, a chunk at a time."""
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._rest, self._found = path, b"", False
+
+    def check(self, chunk: bytes, lines: int) -> None:
+        """Check a chunk before which there were `lines` line feeds; empty: the end. A character may lie across two chunks."""
+        if self._found or (not self._rest and chunk.isascii()):
+            return
+        whole = self._rest + chunk
+        try:
+            _, used = codecs.utf_8_decode(whole, "strict", not chunk)
+        except UnicodeDecodeError as error:
+            self._found = True
+            _first_report(self._path, lines + whole.count(b"\n", 0, error.start) + 1)
+        else:
+            self._rest = whole[used:]
 
 
 class _Digested:
@@ -177,24 +260,31 @@ def _opened(path: str | Path, file: io.BufferedReader, through: Any) -> Iterator
         yield cast(BinaryIO, stream)
 
 
-def iter_lines(stream: BinaryIO) -> Iterator[str]:
+def iter_lines(stream: BinaryIO, name: str | Path = "standard input") -> Iterator[str]:
     r"""Yield the lines of a binary stream by the rules of `read_lines`, one in memory at a time.
 
     Args:
         stream: an iterable of bytes up to each line feed (`sys.stdin.buffer`).
+        name: its name in warnings, see `LineDecoder`.
 
     Returns:
         An iterator over the lines.
 
     Example:
         >>> import io
-        >>> list(iter_lines(io.BytesIO(b"\xef\xbb\xbfa\rb\r\n\xff")))
-        ['a\rb', '�']
+        >>> list(iter_lines(io.BytesIO(b"\xef\xbb\xbfa\rb\r\n\n")))
+        ['a\rb', '']
     """
-    return (line.decode("utf-8", errors="replace") for line in _undecoded(stream))
+    return _decoded(undecoded_lines(stream), name)
 
 
-def _undecoded(stream: BinaryIO, *, mark: bool = True) -> Iterator[bytes]:
+def undecoded_lines(stream: BinaryIO, *, mark: bool = True) -> Iterator[bytes]:
+    r"""Yield the lines of a binary stream undecoded, by the rules of `iter_lines`.
+
+    Example:
+        >>> list(undecoded_lines(io.BytesIO(b"a\r\nb")))
+        [b'a', b'b']
+    """
     lines = iter(cast(Iterable[bytes], stream))
     for first in lines:
         line = first.removeprefix(codecs.BOM_UTF8) if mark else first

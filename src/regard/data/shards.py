@@ -6,6 +6,7 @@ import glob
 import hashlib
 import os
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import TypeVar
@@ -161,7 +162,7 @@ class ParallelText:
     def _scan(self, path: Path, known: Mapping[str, FileDigest], *, of_pairs: bool) -> int:
         name = os.path.abspath(path)
         if name not in self.facts:
-            self.facts[name] = find_digest(path, known, self._scan_pairs if of_pairs else scan_lines)
+            self.facts[name] = find_digest(path, known, self._scan_pairs if of_pairs else partial(scan_lines, text=True))
         return self.facts[name].lines
 
     def _scan_pairs(self, path: Path, advance: Callable[[int], None]) -> tuple[str, int]:

@@ -88,7 +88,7 @@ def _stream(path: str | Path) -> Iterator[str]:
     try:
         with open(path, "rb") as raw:
             stream = cast(BinaryIO, gzip.GzipFile(fileobj=raw)) if str(path).endswith(".gz") else raw
-            for number, line in enumerate(iter_lines(stream), start=1):  # noqa: B007 - an error tells how far it came
+            for number, line in enumerate(iter_lines(stream, Path(path)), start=1):  # noqa: B007 - an error tells how far it came
                 yield line
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise DataError(f"{path}: damaged or truncated gzip data after line {number}") from error
