@@ -164,8 +164,20 @@ def test_what_does_not_fit_is_refused_before_anything_is_written(tmp_path: Path,
     paths, run = write_shards(tmp_path / "shards", SENTENCES, 2), words_of("translate")
     (tmp_path / "manifest.jsonl").write_text("x\n")
     shutil.copy(paths[0], tmp_path / "shards" / "00.en.gz")
+    (tmp_path / "deep" / "a.en").mkdir(parents=True)
+    for name in ("a.en.gz", "a.en/b.en"):
+        shutil.copy(paths[0], tmp_path / "deep" / name)
+    (tmp_path / "taken" / "manifest.jsonl").mkdir(parents=True)
     pattern, output = f"{tmp_path}/shards/*", tmp_path / "out"
     for words, error in (
+        (
+            ["--input", f"{tmp_path}/deep/**/*en*", "--output", output],
+            f"the output of {tmp_path}/deep/a.en.gz, {output}/a.en, would be the folder of that of {tmp_path}/deep/a.en/b.en",
+        ),
+        (
+            ["--input", paths[0], "--output", tmp_path / "taken"],
+            f"{tmp_path}/taken/manifest.jsonl: expected the list of finished shards, found a folder; remove it",
+        ),
         (["--output", output], "--output: only with --input"),
         (["--workers", 2], "--workers: only with --input"),
         (["--input", paths[1]], "--output FOLDER: needed, where the answers to --input go"),

@@ -80,6 +80,12 @@ def test_links_of_given_pairs_and_of_translations_are_those_of_python(call: Call
     assert " ".join(f"{source}-{target}" for source, target in json.loads(answer)["links"]) == written[0]
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_a_full_disk_names_the_file_of_links(call: Call, folder: Path) -> None:
+    code, _, err = call("translate", folder / "run", "--links", "/dev/full", stdin=b"a dog\n")
+    assert (code, err.splitlines()[-1]) == (2, "regard: error: /dev/full: cannot be written (No space left on device)")
+
+
 @pytest.mark.parametrize("more", [(), ("--ensemble", "run")])
 def test_tags_are_carried_over_by_the_links_of_the_plain_line(call: Call, folder: Path, more: tuple[str, ...]) -> None:
     sources = ["ein <b>Hund</b> bellt {x}<br/>", "", "Häuser", "<hr/>"]

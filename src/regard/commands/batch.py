@@ -157,6 +157,9 @@ def _find(pattern: str, output: Path) -> dict[str, Path]:
         if name == MANIFEST or (output / name).resolve() == path.resolve():
             raise ConfigError(f"--output {output}: {name} there would be replaced; choose another folder")
         found[name] = path
+    for name, path in found.items():
+        if above := next((str(parent) for parent in Path(name).parents if str(parent) in found), None):
+            raise ConfigError(f"--input: the output of {found[above]}, {output / above}, would be the folder of that of {path}")
     return found
 
 
@@ -203,6 +206,8 @@ def _read_manifest(output: Path, about: Mapping[str, Any]) -> dict[str, dict[str
     path = output / MANIFEST
     if not path.exists():
         return {}
+    if not path.is_file():
+        raise ConfigError(f"{path}: expected the list of finished shards, found {'a folder' if path.is_dir() else 'no file'}; remove it")
     entries: list[Any] = []
     for line in path.read_bytes().split(b"\n"):
         with suppress(ValueError, RecursionError):  # the last line of a killed process

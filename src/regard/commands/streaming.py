@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
-from itertools import chain, islice
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, cast
 
@@ -111,6 +111,7 @@ def paired_chunks(chunks: Iterable[list[str]], files: Sequence[Path] | None, sec
     """
     from regard.data.lines import iter_lines, stream_lines
     from regard.data.parallel import join_inputs
+    from regard.tasks.chunking import take
 
     standard = str(second) == "-"
     if standard and files is None:
@@ -119,12 +120,12 @@ def paired_chunks(chunks: Iterable[list[str]], files: Sequence[Path] | None, sec
         raise DataError("standard input: closed; give it lines")
     others, number = iter_lines(sys.stdin.buffer) if standard else stream_lines(second), 0
     for chunk in chunks:
-        found = list(islice(others, len(chunk)))
+        found, failure = take(others, len(chunk))
+        number += len(found)
+        if found:
+            yield [join_inputs(*pair) for pair in zip(chunk, found, strict=False)]
         if len(found) < len(chunk):
-            number += len(found)
-            raise DataError(f"{second}: {number} lines, but there are more first inputs; line {number + 1} is missing")
-        number += len(chunk)
-        yield [join_inputs(*pair) for pair in zip(chunk, found, strict=True)]
+            raise failure or DataError(f"{second}: {number} lines, but there are more first inputs; line {number + 1} is missing")
     if next(others, None) is not None:
         raise DataError(f"{second}: more than {number} lines, but there is no first input for line {number + 1}")
 

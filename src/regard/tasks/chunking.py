@@ -23,25 +23,34 @@ def in_chunks(items: Iterable[Item], size: Callable[[Item], int], *, most: int |
         >>> list(in_chunks(["a", "b"], len))
         [['a', 'b']]
     """
-    chunk: list[Item] = []
-    characters = 0
-    most = CHUNK_ITEMS if most is None else most
-    failure = None
-    iterator = iter(items)
-    while True:
-        try:
-            item = next(iterator)
-        except StopIteration:
-            break
-        except DataError as error:
-            failure = error
-            break
-        chunk.append(item)
-        characters += size(item)
-        if len(chunk) == most or characters >= CHUNK_CHARACTERS:
+    most, iterator = CHUNK_ITEMS if most is None else most, iter(items)
+    failure: DataError | None = None
+    while failure is None:
+        chunk, failure = take(iterator, most, size, characters=CHUNK_CHARACTERS)
+        if chunk:
             yield chunk
-            chunk, characters = [], 0
-    if chunk:
-        yield chunk
-    if failure is not None:
-        raise failure
+        elif failure is None:
+            return
+    raise failure
+
+
+def take(
+    items: Iterator[Item], most: int, size: Callable[[Item], int] = lambda _: 0, *, characters: int = 1
+) -> tuple[list[Item], DataError | None]:
+    """Take items until there are `most`, they have `characters` characters, or they end; with the `DataError` by which they ended, if any.
+
+    Example:
+        >>> take(iter("abc"), 2)
+        (['a', 'b'], None)
+    """
+    taken: list[Item] = []
+    total = 0
+    try:
+        for item in items:
+            taken.append(item)
+            total += size(item)
+            if len(taken) == most or total >= characters:
+                break
+    except DataError as error:
+        return taken, error
+    return taken, None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 from typing import Literal, NamedTuple, Self
@@ -208,7 +209,8 @@ class LinksFile:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._file.close()
+        with suppress(OSError):  # what could not be written is an error already
+            self._file.close()
 
     def write(self, pairs: Sequence[tuple[str, Sequence[str]]]) -> None:
         """Find and write the links of translations, see `find_part_links`.
