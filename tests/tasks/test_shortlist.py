@@ -15,10 +15,11 @@ from regard import ops
 from regard.config import DecodingConfig
 from regard.data.shortlist import Shortlist
 from regard.data.vocabulary import BOS, EOS, PAD
-from regard.decoding import DecodingOptions, SamplingOptions, beam_search, greedy_search
+from regard.decoding import DecodingOptions, SamplingOptions, beam_search, greedy_search, sampling
 from regard.errors import CheckpointError, ConfigError
 from regard.models import Ensemble
 from regard.ops import OutputShortlist
+from regard.ops.kernels import native
 from regard.tasks import Translator
 from regard.tasks.forced_text import Glossary, Term
 from regard.tasks.shortlist import FILE, ShortlistCounts, measure_shortlist, read_shortlist, write_shortlist
@@ -62,6 +63,20 @@ def test_nothing_outside_is_generated(tmp_path: Path, family: str, how: str) -> 
     wanted = {1, 3, 5, 8, 9, 13} - {max(set(tokens), key=tokens.count)}
     found = texts(given(tmp_path, own, Shortlist(wanted, {})), shortlist=True, **DECODING[how])
     assert all(set(row) <= wanted | {1} for row in found)
+
+
+@pytest.mark.skipif(native.library() is None, reason="no native library here")
+@pytest.mark.parametrize("precision", ["float32", "int8"])
+@pytest.mark.parametrize("family", ["student", "transformer"])
+def test_greedy_search_of_a_translator_stays_native(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, family: str, precision: str) -> None:
+    own = translator(model=FAMILIES[family])
+    own = given(tmp_path, own, Shortlist(range(len(own.run.vocabularies.target)), {}))
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise AssertionError("step by step, which is slower than without a shortlist")
+
+    monkeypatch.setattr(sampling, "decode_stepwise", refuse)
+    assert texts(own, shortlist=True, beam_size=1, precision=precision)
 
 
 @pytest.mark.parametrize("packed", [False, True])
