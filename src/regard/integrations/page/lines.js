@@ -19,7 +19,6 @@ function partsOf(line, limit) {
 }
 
 // As `divide_line`: joined, the parts are the line.
-
 function divided(line, limit) {
   const text = stripped(line);
   const characters = [...text]; // a position counts characters, not their halves
