@@ -71,6 +71,7 @@ class OutputShortlist(NamedTuple):
     plan: OutputPlan | None
 
     @classmethod
+    @torch.no_grad()  # where gradients are required there is no plan, and the search would go step by step
     def of(cls, output: Linear, tokens: Tensor) -> OutputShortlist:
         """Take the rows of an output layer.
 

@@ -268,8 +268,7 @@ class Translator(Predictor[TranslationRun]):
         rows = [row for text in forced for row in (text.prefix, *(row for _, phrase in text.phrases for row in phrase.rows))]
         more = [token for row in rows for token in row]
         tokens = torch.from_numpy(self.shortlist.candidates(sources, more)).to(device_of(self.run.model))
-        with torch.no_grad():  # or there would be no packed weights, and the search would go step by step
-            return OutputShortlist.of(self.run.model.output, tokens)
+        return OutputShortlist.of(self.run.model.output, tokens)
 
     def translate_tagged(
         self,
