@@ -22,7 +22,7 @@ LIVE = ROOT / "runs" / "demo" / "model.html"
 FENCE = re.compile(r"(^```.*?^```$)", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\[([^\]]*)\]\((?!https?:)([^)\s#]*)(#[^)\s]+)?\)")
 SLUGS = {mechanism.slug: mechanism for mechanism in MECHANISMS}
-SHOWN = (".svg", ".png", ".html")
+SHOWN = (".svg", ".png", ".html", ".css")
 LIVE_MODEL = """
 ## Live model
 

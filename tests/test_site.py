@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+from urllib.parse import unquote
 
 import pytest
 from selenium.webdriver.common.by import By
@@ -123,6 +124,18 @@ def test_the_site_asks_for_nothing_outside(built: Path) -> None:
     pages = sorted(built.rglob("*.html"))
     assert len(pages) > 80
     assert [(page.name, found) for page in pages for found in loaded.findall(page.read_text(encoding="utf-8"))] == []
+
+
+def test_every_file_that_a_page_loads_or_links_to_is_there(built: Path) -> None:
+    named = re.compile(r"<[^>]*?\b(?:src|href)=[\"']([^\"'#?>]+)")
+    missing = []
+    for page in sorted(built.rglob("*.html")):
+        if page.name == "404.html":  # its addresses are those of the server's root
+            continue
+        for address in set(named.findall(page.read_text(encoding="utf-8"))):
+            if not re.match(r"\w+:|//", address) and not (page.parent / unquote(address)).exists():
+                missing.append((page.relative_to(built).as_posix(), address))
+    assert missing == []
 
 
 def test_the_site_can_be_searched_and_is_dark_where_that_is_liked(built: Path) -> None:
