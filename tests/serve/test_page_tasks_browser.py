@@ -99,12 +99,14 @@ def test_an_image_is_dropped_or_chosen_and_shown_with_its_caption(driver: Any, c
     (caption,) = Captioner.open(captioner_folder).caption([path])
     assert caption.text in one(driver, "main").text
     assert one(driver, "chosen").text == path.name
+    assert one(driver, "file").get_attribute("value") == ""
     # The picture, as the model saw it, is on the page, and the tree of the search is among the views.
     assert driver.execute_script("return document.querySelectorAll('#view [href^=\"data:image/png\"], #view img, #view canvas').length")
     assert one(driver, "tab-beam").is_displayed()
     before = len(driver.find_elements(By.CSS_SELECTOR, "#examples button"))
     one(driver, "file").send_keys(str(path))
     wait(driver)
+    assert one(driver, "chosen").text == ""  # the browser's field names the file
     assert len(driver.find_elements(By.CSS_SELECTOR, "#examples button")) > before
     require_silence(driver, address)
 

@@ -37,6 +37,10 @@ function startLive() {
   if (takesImage()) startDrop();
 }
 
+// What to type or to choose.
+const WANTED = { captioning: "Choose an image", "sentence and image": "Type a text and choose an image", entailment: "Type both texts", "two inputs": "Type both texts" };
+const wanted = () => WANTED[page.task] || "Type a text";
+
 const takesImage = () => page.task === "captioning" || page.task === "sentence and image";
 
 // The input image: chosen, or dropped anywhere on the page.
@@ -45,20 +49,26 @@ let picture = null;
 function startDrop() {
   $("text").hidden = page.task === "captioning";
   $("drop").hidden = false;
-  const take = (files) => {
+  const take = (files, from) => {
     if (!files.length || asking) return;
-    picture = files[0];
-    $("chosen").textContent = picture.name;
+    setPicture(files[0], from);
     ask();
   };
-  $("file").addEventListener("change", () => take($("file").files));
+  $("file").addEventListener("change", () => take($("file").files, "field"));
   for (const name of ["dragover", "dragleave", "drop"]) {
     document.addEventListener(name, (event) => {
       event.preventDefault(); // else the browser leaves the page for the image
       $("drop").classList.toggle("over", name === "dragover");
-      if (name === "drop" && event.dataTransfer) take(event.dataTransfer.files);
+      if (name === "drop" && event.dataTransfer) take(event.dataTransfer.files, "drop");
     });
   }
+}
+
+// The field of the browser names its own file; the page names any other.
+function setPicture(file, from) {
+  picture = file;
+  if (from !== "field") $("file").value = "";
+  $("chosen").textContent = from === "field" ? "" : file.name;
 }
 
 function base64Of(file) {
@@ -84,7 +94,7 @@ async function asked() {
 
 // Examples of the server to start from; an example image is sent like an uploaded one.
 function startingPoints() {
-  const what = empty(`${{ captioning: "Choose an image", "sentence and image": "Type a text and choose an image" }[page.task] || "Type a text"} above to see what the model attends to${page.examples.length ? ", or start from one of these:" : "."}`);
+  const what = empty(`${wanted()} above to see what the model attends to${page.examples.length ? ", or start from one of these:" : "."}`);
   const list = el("ul", { class: "starts", id: "starts" });
   for (const example of page.examples) {
     const shown = example.image ? el("img", { src: example.image, alt: example.name }) : el("bdi", { dir: "auto" }, example.texts.join(" · "));
@@ -97,8 +107,7 @@ function startingPoints() {
 
 function start({ texts, image, name }) {
   if (image) {
-    picture = new File([bytesOf(image.slice(image.indexOf(",") + 1))], name, { type: image.slice(5, image.indexOf(";")) });
-    $("chosen").textContent = name;
+    setPicture(new File([bytesOf(image.slice(image.indexOf(",") + 1))], name, { type: image.slice(5, image.indexOf(";")) }), "example");
   } else {
     fill(texts);
     $("prefix").value = "";
@@ -178,7 +187,7 @@ async function ask(before) {
   $("live").setAttribute("aria-busy", "true");
   try {
     const about = await asked();
-    if (!about) return;
+    if (!about) throw new Error(`${wanted()}.`);
     const typed = forcedTyped();
     const answers = [];
     for (const model of models) answers.push(...(await answerOf({ ...about, ...forcedAsked(typed) }, model)));
