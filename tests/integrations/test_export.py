@@ -180,9 +180,16 @@ def test_a_folder_that_holds_something_is_left_alone(tmp_path: Path) -> None:
         vocabulary_entries(tmp_path / "out" / "mine")
 
 
+def test_a_run_of_another_task_is_refused_with_the_formats_that_export_it(tmp_path: Path) -> None:
+    (tmp_path / "labels").mkdir()
+    (tmp_path / "labels" / "config.yaml").write_text("task: classification\n", encoding="utf-8")
+    with pytest.raises(ConfigError, match=r"labels: a run of the task classification, but CTranslate2 .* --format onnx or html"):
+        export_run(tmp_path / "labels", tmp_path / "out")
+
+
 def test_the_command_writes_the_folder(tmp_path: Path) -> None:
     model = {"type": "transformer", "embed_dim": 14, "ff_dim": 11, "num_heads": 2, "encoder_layers": 1, "decoder_layers": 1}
     run = trained(tmp_path, kind="word", model=model)
     done = CliRunner().invoke(app, ["export", str(run), "--format", "ctranslate2", "--out", str(tmp_path / "out")], catch_exceptions=False)
-    assert (done.exit_code, done.stdout) == (0, f"{tmp_path / 'out'}: a model of ctranslate2\n")
+    assert (done.exit_code, done.stdout) == (0, f"{tmp_path / 'out'}: a model for CTranslate2\n")
     assert {path.name for path in (tmp_path / "out").iterdir()} == {"config.json", "model.bin", "shared_vocabulary.json", "vocabulary.json"}

@@ -330,7 +330,7 @@ def test_the_command_writes_a_folder_and_names_what_is_wrong(tmp_path: Path) -> 
     run, out = trained(tmp_path), tmp_path / "out"
     given = ["export", str(run), "--format", "onnx", "--out", str(out)]
     found = CliRunner().invoke(app, given)
-    assert found.exit_code == 0, found.output
+    assert (found.exit_code, found.stdout) == (0, f"{out}: ONNX graphs, described in interface.json\n"), found.output
     assert {path.name for path in out.iterdir()} == {"encoder.onnx", "step.onnx", "interface.json", "vocabulary.json"}
     again = CliRunner().invoke(app, given)
     assert (again.exit_code, "not empty" in str(again.exception)) == (1, True)

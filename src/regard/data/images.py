@@ -72,7 +72,7 @@ class Preprocessing:
         if not 8 <= self.size <= 4096:
             raise ConfigError(f"size {self.size}: expected 8 to 4096 pixels")
         if self.fit not in ("crop", "stretch"):
-            raise ConfigError(f"fit {shown(self.fit)}: expected crop or squash")
+            raise ConfigError(f"fit {shown(self.fit)}: expected crop or stretch")
         if not 0 < self.keep <= 1:
             raise ConfigError(f"keep {self.keep}: expected a part above 0 and up to 1")
         if self.resample not in RESAMPLING:

@@ -17,6 +17,11 @@ commands = typer.Typer()
 WeightKind = Literal["float32", "float16", "int8"]
 Toolkit = Literal["marian", "fairseq", "joeynmt"]
 Function = Literal["relu", "swish", "gelu"]
+WRITTEN = {
+    "ctranslate2": "a model for CTranslate2",
+    "onnx": "ONNX graphs, described in interface.json",
+    "html": "a page with the model inside",
+}
 
 
 @commands.command()
@@ -44,7 +49,7 @@ def export(
             from regard.integrations import ctranslate2
 
             ctranslate2.export_run(run, out)
-    _say(f"{out}: a page with the model inside" if format == "html" else f"{out}: a model of {format}")
+    _say(f"{out}: {WRITTEN[format]}")
 
 
 @commands.command("import")

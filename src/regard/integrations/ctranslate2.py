@@ -27,6 +27,7 @@ from regard.errors import ConfigError, missing_extra
 from regard.integrations.portable_run import check_output, new_folder, vocabulary_entries
 from regard.models import Encoder, Transformer, sinusoidal_positions
 from regard.models.transformer_layers import DecoderLayer, EncoderLayer, FeedForward, SourceAttention
+from regard.tasks.run_folder import run_task
 from regard.tasks.shortlist import FILE as SHORTLIST
 from regard.tasks.shortlist import read_shortlist
 from regard.tasks.translation_run import SHARED, SOURCE, TARGET, open_translation_run
@@ -65,6 +66,8 @@ def export_run(run: str | Path, folder: str | Path) -> None:
             ...
         regard.errors.CheckpointError: no-such-run: no such run folder
     """
+    if (task := run_task(Path(run))) != "translation":
+        raise ConfigError(f"{run}: a run of the task {task}, but CTranslate2 only translates; export it with --format onnx or html")
     opened, folder = open_translation_run(run), Path(folder)
     check_output(folder)
     check_config(opened.config.model)
