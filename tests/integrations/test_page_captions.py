@@ -133,6 +133,17 @@ def test_a_chosen_image_is_captioned(driver: Any, any_page: Path, tmp_path: Path
     WebDriverWait(driver, 60, 0.05).until(lambda page: "no image" in page.find_element(By.ID, "live-error").text)
 
 
+def test_a_telephone_needs_no_sideways_scrolling(driver: Any, any_page: Path) -> None:  # noqa: F811
+    size = driver.get_window_size()
+    try:
+        driver.set_window_size(320, 640)
+        driver.get(any_page.as_uri())
+        assert driver.execute_script("return innerWidth") == 320
+        assert driver.execute_script("return document.documentElement.scrollWidth") == 320
+    finally:
+        driver.set_window_size(size["width"], size["height"])
+
+
 def test_precomputed_features_are_named(tmp_path: Path) -> None:
     opened = open_run(trained(tmp_path, FAMILIES["soft"]))
     encoder = opened.config.model.model_copy(update={"encoder": FeaturesConfig(grid=(2, 2), dim=3)})

@@ -276,6 +276,18 @@ def test_hypotheses_share_the_beginning_of_their_path_and_each_has_its_attention
     assert len(every(page, "#matrix tbody td")) == 6 * 5
 
 
+def test_views_follow_a_token_of_a_hypothesis_that_is_longer_than_the_map(opened):
+    page = opened([samples.beam()], "#view=beam")
+    for view in ("matrix", "flow", "text"):
+        one(page, "#tab-beam").click()
+        one(page, "#tree .node[data-through='1'][data-depth='7']").click()
+        one(page, f"#tab-{view}").click()
+        assert shown(page, "#view"), view
+        assert page.get_log("browser") == [], view
+    one(page, "#tab-matrix").click()
+    assert data(page, "#matrix td.on", "data-row") == ["5"]
+
+
 def test_a_hypothesis_over_an_image_shows_where_each_of_its_words_looked(opened):
     weights = samples.rows_of(3, 35, 21)
     found = [
