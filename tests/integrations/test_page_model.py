@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import time
 from collections.abc import Sequence
@@ -11,15 +12,18 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from selenium.common.exceptions import JavascriptException
 from selenium.webdriver.common.by import By
 from selenium.webdriver.support.ui import WebDriverWait
 from typer.testing import CliRunner
 
 from regard.cli import app
 from regard.data import Vocabulary
-from regard.errors import ConfigError, DataError
+from regard.errors import ConfigError, DataError, RegardError
+from regard.integrations.graph_models import model_graphs
 from regard.integrations.page_model import PageWeights, export_page, page_model
-from regard.integrations.portable_run import OpenedRun
+from regard.integrations.portable_run import OpenedRun, check_weights
 from regard.tasks import Translator
 from regard.tasks.long_lines import divide_line
 from regard.viewer import page_records
@@ -231,6 +235,36 @@ def test_smaller_weights_make_a_smaller_page_that_says_nearly_the_same(driver: A
         there[weights] = (scores, size)
     np.testing.assert_allclose(there["float16"][0], there["float32"][0], rtol=0.05)
     assert there["float16"][1] < 0.55 * there["float32"][1]
+
+
+def test_logits_that_are_no_numbers_are_an_error_as_in_the_run(driver: Any, tmp_path: Path) -> None:  # noqa: F811
+    found = translator(model=FAMILIES["gru"])
+    with torch.no_grad():
+        for parameter in found.run.model.output.parameters():
+            parameter.fill_(3e38)  # finite, but not its products
+    with pytest.raises(RegardError, match=r"logits .* hold NaN"):
+        found.translate(TEXTS[:1])
+    page = page_of(found, tmp_path)
+    with pytest.raises(JavascriptException, match="logits hold NaN or infinity"):
+        answers(driver, page, "answer({ text })", TEXTS[:1])
+
+
+@pytest.mark.parametrize(
+    ("value", "weights", "said"), [(math.nan, "float32", "NaN"), (-7e4, "float16", "holds 70000"), (7e4, "float32", None)]
+)
+def test_weights_that_cannot_be_stored_are_named(value: float, weights: PageWeights, said: str | None, tmp_path: Path) -> None:
+    found = translator(model=FAMILIES["transformer"])
+    named = dict(found.run.model.named_parameters())
+    name = next(each for each in named if named[each].dim() > 1 and "encoder" in each)
+    named[name].data[0, 1] = value
+    run = opened(found, tmp_path)
+    if said is None:
+        assert page_model(run, weights=weights).weights
+        return
+    with pytest.raises(ConfigError, match=rf"{re.escape(name)}.*{said}|{said}.*{re.escape(name)}"):
+        page_model(run, weights=weights)
+    with pytest.raises(ConfigError, match=re.escape(name)):
+        check_weights(model_graphs(found.run.model), weights)
 
 
 def test_what_the_page_cannot_run_is_named(tmp_path: Path) -> None:

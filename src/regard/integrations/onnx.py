@@ -21,7 +21,7 @@ from torch import Tensor
 from regard.errors import CheckpointError, missing_extra
 from regard.integrations.graph import OPSET, Graph, ModelGraphs, Port
 from regard.integrations.graph_models import model_graphs
-from regard.integrations.portable_run import check_output, describe, new_folder, open_run
+from regard.integrations.portable_run import check_output, check_weights, describe, new_folder, open_run
 from regard.strict_json import parse_json
 
 __all__ = ["OnnxModel", "OnnxState", "export_run", "write_graphs"]
@@ -55,6 +55,7 @@ def export_run(run: str | Path, folder: str | Path, *, weights: WeightKind = "fl
     out = Path(folder)
     check_output(out)
     graphs = model_graphs(opened.model)
+    check_weights(graphs, weights)
     described = describe(opened, graphs)
     for name, graph in described["graphs"].items():
         graph["file"] = f"{name}.onnx"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 from collections.abc import Iterator, Sequence
@@ -21,6 +22,7 @@ from regard.tasks.table import open_any
 from regard.tasks.translation_run import vocabulary_files
 
 FORMAT = "regard graphs 1"
+LARGEST_HALF = 65504
 
 
 class OpenedRun(NamedTuple):
@@ -106,6 +108,35 @@ def new_folder(folder: Path) -> Iterator[Path]:
         raise ConfigError(f"{folder}: cannot be written ({error.strerror or error})") from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+
+
+def check_weights(graphs: ModelGraphs, weights: str) -> None:
+    """Refuse weights that no engine can compute with, and those that float16 cannot hold.
+
+    Args:
+        graphs: of a model.
+        weights: how matrices are to be stored.
+
+    Raises:
+        ConfigError: a tensor holds NaN or infinity, or matrices become float16 and one is too large; the message names it.
+
+    Example:
+        >>> from regard.integrations.graph import Weights
+        >>> wide = nn.Linear(1, 1)
+        >>> _ = wide.weight.data.fill_(1e6)
+        >>> check_weights(ModelGraphs(Weights(wide, {"weight": wide.weight.detach()}), {}), "float16")
+        Traceback (most recent call last):
+            ...
+        regard.errors.ConfigError: weights: float16, but weight holds 1e+06, and float16 ends at 65504; use float32
+    """
+    for name, tensor in graphs.weights.tensors.items():
+        if not tensor.is_floating_point() or not tensor.numel():
+            continue
+        largest = float(tensor.abs().max())
+        if not math.isfinite(largest):
+            raise ConfigError(f"{name}: its weights hold NaN or infinity, so the model cannot be exported")
+        if weights == "float16" and tensor.dim() > 1 and largest > LARGEST_HALF:
+            raise ConfigError(f"weights: float16, but {name} holds {largest:g}, and float16 ends at {LARGEST_HALF}; use float32")
 
 
 def vocabulary_entries(path: str | Path) -> list[str]:

@@ -17,7 +17,7 @@ function readTokens(text) {
 }
 
 function softmaxOf(logits) {
-  const top = Math.max(...logits);
+  const top = topOf(logits, 0, logits.length);
   const parts = Array.from(logits, (logit) => Math.exp(logit - top));
   const sum = parts.reduce((total, part) => total + part, 0);
   return parts.map((part) => part / sum);

@@ -3,10 +3,17 @@
 const lengthPenalty = (length, alpha) => ((5 + length) / 6) ** alpha;
 const LEAST_COVERAGE = 1e-6;
 
-// The log-probabilities of V logits at a place, what is forbidden at -Infinity.
-function logProbabilities(logits, start, size, forbidden) {
+// The largest of V logits at a place, all of which must be numbers.
+function topOf(logits, start, size) {
   let top = -Infinity;
   for (let i = 0; i < size; i++) top = Math.max(top, logits[start + i]);
+  if (!Number.isFinite(top)) throw new Error("The logits hold NaN or infinity: this model cannot be used.");
+  return top;
+}
+
+// The log-probabilities of V logits at a place, what is forbidden at -Infinity.
+function logProbabilities(logits, start, size, forbidden) {
+  const top = topOf(logits, start, size);
   let sum = 0;
   for (let i = 0; i < size; i++) sum += Math.exp(logits[start + i] - top);
   const normalizer = top + Math.log(sum);
