@@ -28,6 +28,7 @@ from regard.config import (
     validate,
 )
 from regard.config.captioning import CaptionTransformerConfig, ShowConfig
+from regard.data.shortlist import Shortlist
 from regard.data.vocabulary import BOS, EOS
 from regard.errors import CheckpointError, ConfigError
 from regard.integrations.graph_models import model_graphs
@@ -290,6 +291,17 @@ def test_the_interface_names_what_the_files_take_and_give(tmp_path: Path) -> Non
     assert (folder / described["vocabularies"]["source"]).read_bytes() == (run / "vocabulary.json").read_bytes()
 
 
+def test_the_shortlist_that_a_run_decodes_with_comes_along(tmp_path: Path) -> None:
+    run = trained(tmp_path, decoding={"shortlist": True})
+    with pytest.raises(ConfigError, match=r"decoding\.shortlist: .* has none"):
+        export_run(run, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+    content = Shortlist([5], {6: [7, 4]}).to_bytes()
+    (run / "shortlist.json").write_bytes(content)
+    export_run(run, tmp_path / "out")
+    assert (tmp_path / "out" / "shortlist.json").read_bytes() == content
+
+
 def test_smaller_weights_make_smaller_files_and_nearly_the_same_logits(tmp_path: Path) -> None:
     sizes, model = {}, {**SECOND, "embed_dim": 96, "ff_dim": 211}
     torch.manual_seed(3)
@@ -309,7 +321,10 @@ def test_smaller_weights_make_smaller_files_and_nearly_the_same_logits(tmp_path:
 @pytest.mark.parametrize(
     ("model", "named"),
     [
-        ({**SECOND, "area": {"top_k": 2}}, "area.top_k"),
+        ({**SECOND, "area": {"top_k": 2}}, r"area\.top_k"),
+        ({**SECOND, "copy_attention": True}, r"model\.copy_attention"),
+        ({**SECOND, "normalizer": "entmax15"}, "normalizer: entmax15"),
+        ({**MODEL, "attention": {"attention_dim": 3, "coverage": True}}, r"attention\.coverage"),
     ],
 )
 def test_what_cannot_be_exported_is_named(model: dict[str, Any], named: str) -> None:

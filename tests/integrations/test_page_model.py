@@ -20,6 +20,7 @@ from typer.testing import CliRunner
 
 from regard.cli import app
 from regard.data import Vocabulary
+from regard.data.shortlist import Shortlist
 from regard.errors import ConfigError, DataError, RegardError
 from regard.integrations.graph_models import model_graphs
 from regard.integrations.page_model import PageWeights, export_page, page_model
@@ -130,6 +131,33 @@ def test_a_long_line_is_divided_as_by_the_command(driver: Any, kind: str, tmp_pa
     assert [record["title"] for record in whole] == [f"Part {place} of {len(whole)}" for place in range(1, len(whole) + 1)]
     assert [record["items"]["target"]["text"] for record in whole] == expected[0].part_texts()
     assert {record["meta"]["whole translation"] for record in whole} == {expected[0].text}
+
+
+def test_the_page_generates_only_what_the_shortlist_of_the_run_has(driver: Any, tmp_path: Path) -> None:  # noqa: F811
+    settings: dict[str, Any] = {"shortlist": True, "batch_size": 64}  # all parts of a line in one
+    found = translator(model=FAMILIES["transformer"], decoding=settings, data={"max_length": 7})
+    with pytest.raises(ConfigError, match=r"decoding\.shortlist: .* has none"):
+        page_model(opened(found, tmp_path))
+    own = {token: [token, 4 + (token * 5) % 13] for token in range(4, len(found.run.vocabularies.source))}
+    (tmp_path / "shortlist.json").write_bytes(Shortlist([11], own).to_bytes())
+    found = Translator(found.run._replace(folder=tmp_path))
+    there = answers(driver, page_of(found, tmp_path), "answer({ text }).map((record) => record.items.target.text).join(' ')", LINES)
+    expected = [found.translate([line])[0] for line in LINES]  # candidates are those of a batch
+    assert sum(bool(item.parts) for item in expected) > 3
+    assert there == [item.text for item in expected]
+    every = found.run.config.decoding.model_copy(update={"shortlist": False})
+    assert sum(item.text != said for item, said in zip(found.translate(LINES, decoding=every), there, strict=True)) > 3
+
+
+def test_a_blank_text_is_one_that_is_blank_to_the_command(driver: Any, tmp_path: Path) -> None:  # noqa: F811
+    found = translator(model=FAMILIES["gru"])
+    blank, text = ["\x1c", " \u0085", "\u3000"], "\ufeff"
+    assert [item.text for item in found.translate(blank)] == [""] * 3
+    page = page_of(found, tmp_path)
+    for line in blank:
+        with pytest.raises(JavascriptException, match="Type a text"):
+            answers(driver, page, "answer({ text })", [line])
+    assert answers(driver, page, "translate(text).hypotheses[0].text", [text]) == [found.translate([text])[0].text]
 
 
 def test_an_unknown_word_is_replaced_by_what_the_model_looked_at(driver: Any, tmp_path: Path) -> None:  # noqa: F811

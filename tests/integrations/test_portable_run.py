@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import signal
 from pathlib import Path
 
 import pytest
@@ -42,3 +43,24 @@ def test_a_full_disk_leaves_nothing_and_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"file/model: cannot be written \(Not a directory\)"), new_folder(tmp_path / "file" / "model"):
         pass
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_a_process_that_is_asked_to_end_leaves_nothing(tmp_path: Path) -> None:
+    before = signal.getsignal(signal.SIGTERM)
+
+    def end() -> None:
+        with new_folder(tmp_path / "model") as folder:
+            (folder / "one").write_text("1")
+            signal.raise_signal(signal.SIGTERM)
+
+    with pytest.raises(SystemExit) as ended:
+        end()
+    assert ended.value.code == 128 + signal.SIGTERM
+    assert list(tmp_path.iterdir()) == []
+    assert signal.getsignal(signal.SIGTERM) == before
+
+
+def test_a_name_as_long_as_names_can_be_is_written(tmp_path: Path) -> None:
+    with new_folder(tmp_path / ("\u00fc" * 127)) as folder:
+        (folder / "one").write_text("1")
+    assert [len(path.name.encode()) for path in tmp_path.iterdir()] == [254]

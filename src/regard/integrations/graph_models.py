@@ -16,6 +16,7 @@ from regard.integrations.graph_transformers import transformer_graphs
 from regard.models import RecurrentEncoderDecoder, SentenceClassifier, Transformer
 from regard.models.captioning import CaptionTransformer, ShowAttendTell
 from regard.models.language_model import RecurrentLanguageModel
+from regard.models.pointer_generator import PointerGenerator
 
 
 def model_graphs(model: nn.Module, *, maps: bool = False) -> ModelGraphs:
@@ -48,6 +49,8 @@ def model_graphs(model: nn.Module, *, maps: bool = False) -> ModelGraphs:
             return _language(model, maps)
         case SentenceClassifier():
             return label_graphs(model, maps=maps)
+        case PointerGenerator():
+            raise ConfigError("model.copy_attention: true, but the export copies no source words")
         case _:
             raise ConfigError(f"{type(model).__name__}: this model cannot be exported")
 

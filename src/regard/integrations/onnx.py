@@ -21,8 +21,9 @@ from torch import Tensor
 from regard.errors import CheckpointError, missing_extra
 from regard.integrations.graph import OPSET, Graph, ModelGraphs, Port
 from regard.integrations.graph_models import model_graphs
-from regard.integrations.portable_run import check_output, check_weights, describe, new_folder, open_run
+from regard.integrations.portable_run import check_output, check_weights, describe, new_folder, open_run, shortlist_of
 from regard.strict_json import parse_json
+from regard.tasks.shortlist import FILE as SHORTLIST
 
 __all__ = ["OnnxModel", "OnnxState", "export_run", "write_graphs"]
 
@@ -60,11 +61,14 @@ def export_run(run: str | Path, folder: str | Path, *, weights: WeightKind = "fl
     for name, graph in described["graphs"].items():
         graph["file"] = f"{name}.onnx"
     described["weights"] = weights
+    shortlist = shortlist_of(opened)
     with new_folder(out) as new:
         write_graphs(graphs, new, weights=weights)
         (new / INTERFACE).write_text(json.dumps(described, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
         for name in set(opened.vocabularies.values()):
             shutil.copy(opened.folder / name, new / name)
+        if shortlist is not None:
+            (new / SHORTLIST).write_bytes(shortlist.to_bytes())
 
 
 def _library() -> Any:

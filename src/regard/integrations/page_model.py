@@ -23,7 +23,7 @@ from regard.data.vocabulary import Vocabulary
 from regard.errors import ConfigError, DataError
 from regard.integrations.graph import Graph, ModelGraphs
 from regard.integrations.graph_models import model_graphs
-from regard.integrations.portable_run import OpenedRun, check_weights, describe, open_run, vocabulary_entries
+from regard.integrations.portable_run import OpenedRun, check_weights, describe, open_run, shortlist_of, vocabulary_entries
 from regard.models.attention_maps import AttentionSide, LayerAttention, attention_site
 from regard.models.captioning import CaptionTransformer, ShowAttendTell
 from regard.strict_json import parse_json
@@ -94,6 +94,8 @@ def page_model(run: OpenedRun, *, weights: PageWeights = "float32") -> EmbeddedM
     check_weights(graphs, weights)
     manifest, content = _packed(graphs, halved=weights == "float16")
     described = describe(run, graphs)
+    if (shortlist := shortlist_of(run)) is not None:
+        described["shortlist"] = {"always": shortlist.always, "tokens": shortlist.tokens}
     described["graphs"] = {name: {"nodes": _nodes(graph)} for name, graph in graphs.graphs.items()}
     described |= {
         "name": run.folder.resolve().name,

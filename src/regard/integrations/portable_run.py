@@ -5,19 +5,25 @@ from __future__ import annotations
 import math
 import os
 import shutil
+import signal
+import sys
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 from typing import Any, NamedTuple
 
 from torch import nn
 
 from regard.config import CaptioningConfig, DecodingConfig, RunConfig, TranslationConfig
+from regard.data.shortlist import Shortlist
 from regard.data.vocabulary import BOS, EOS, IMPORTED, PAD, UNK
 from regard.errors import ConfigError, DataError
 from regard.integrations.graph import ModelGraphs, Port
 from regard.strict_json import parse_json
 from regard.tasks.run_folder import VOCABULARY
+from regard.tasks.shortlist import load_shortlist
 from regard.tasks.table import open_any
 from regard.tasks.translation_run import vocabulary_files
 
@@ -78,7 +84,9 @@ def check_output(folder: Path) -> None:
 
 @contextmanager
 def new_folder(folder: Path) -> Iterator[Path]:
-    """Give a block a folder to write to, which becomes `folder` when the block ends; if the block fails, nothing is left.
+    """Give a block a folder to write to, which becomes `folder` when the block ends.
+
+    If the block fails, or the process receives SIGTERM, nothing is left; the exit code is then 143.
 
     Args:
         folder: must not exist, or must be empty.
@@ -95,10 +103,11 @@ def new_folder(folder: Path) -> Iterator[Path]:
         ['a.txt']
     """
     place = folder.resolve()
-    temporary = place.with_name(f".{place.name}.{os.getpid()}")
+    temporary = place.with_name(f".{place.name[:60]}.{os.getpid()}")  # place.name may be as long as names can be
     try:
         temporary.mkdir(parents=True)
-        yield temporary
+        with _unwinding():
+            yield temporary
         if place.exists():  # perhaps the current folder, which keeps its identity
             for path in temporary.iterdir():
                 path.rename(place / path.name)
@@ -108,6 +117,23 @@ def new_folder(folder: Path) -> Iterator[Path]:
         raise ConfigError(f"{folder}: cannot be written ({error.strerror or error})") from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+
+
+@contextmanager
+def _unwinding() -> Iterator[None]:
+    """Let SIGTERM leave a block as an error does; by default it would end the process at once, and temporary files would stay."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def leave(number: int, _: FrameType | None) -> None:
+        sys.exit(128 + number)
+
+    before = signal.signal(signal.SIGTERM, leave)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def check_weights(graphs: ModelGraphs, weights: str) -> None:
@@ -164,6 +190,22 @@ def vocabulary_entries(path: str | Path) -> list[str]:
         )
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise DataError(f"{path}: missing, damaged or no vocabulary") from error
+
+
+def shortlist_of(run: OpenedRun) -> Shortlist | None:
+    """Return the shortlist of a run that decodes with one (`decoding.shortlist`); else None.
+
+    Args:
+        run: from `open_run`.
+
+    Raises:
+        ConfigError: it has none.
+        CheckpointError: it is damaged.
+    """
+    if not isinstance(run.config, TranslationConfig) or not run.config.decoding.shortlist:
+        return None
+    sizes = [len(vocabulary_entries(run.folder / run.vocabularies[side])) for side in ("source", "target")]
+    return load_shortlist(run.folder, source_size=sizes[0], target_size=sizes[1])
 
 
 def describe(run: OpenedRun, graphs: ModelGraphs) -> dict[str, Any]:

@@ -110,9 +110,17 @@ def read_shortlist(run: TranslationRun) -> Shortlist:
     """
     if hasattr(run.model, "models"):
         raise ConfigError("decoding.shortlist: not in an ensemble, which averages the probabilities of all tokens")
-    if not (run.folder / FILE).exists():
-        raise ConfigError(
-            f"decoding.shortlist: {run.folder} has none; `regard shortlist {run.folder} --source FILE --target FILE` learns it"
-        )
     sizes = [len(vocabulary) for vocabulary in run.vocabularies]
-    return Shortlist.load(run.folder / FILE, source_size=sizes[0], target_size=sizes[1])
+    return load_shortlist(run.folder, source_size=sizes[0], target_size=sizes[1])
+
+
+def load_shortlist(folder: Path, *, source_size: int, target_size: int) -> Shortlist:
+    """Return the shortlist stored in a run folder; arguments as in `Shortlist.load`.
+
+    Raises:
+        ConfigError: there is none.
+        CheckpointError: it is damaged.
+    """
+    if not (folder / FILE).exists():
+        raise ConfigError(f"decoding.shortlist: {folder} has none; `regard shortlist {folder} --source FILE --target FILE` learns it")
+    return Shortlist.load(folder / FILE, source_size=source_size, target_size=target_size)

@@ -12,7 +12,7 @@ function readTokens(text) {
   const vocabulary = networks().vocabularies.text;
   const { ids, pieces } = vocabulary.encode(model.lowercase ? lowercased(text) : text);
   const shown = vocabulary.kind === "word" ? vocabulary.encode(text).pieces : pieces;
-  if (!ids.length || !text.trim()) throw new Error("Type a text.");
+  if (!ids.length || !stripped(text)) throw new Error("Type a text.");
   return { text, ids: ids.slice(0, model.max_source_length), tokens: shown.slice(0, model.max_source_length) };
 }
 

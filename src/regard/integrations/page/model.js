@@ -74,25 +74,33 @@ const outputsOf = (map) => (map.areas ? [map.items, map.areas] : [map.items]);
 function textSource(text) {
   const encoded = networks().vocabularies.source.encode(text);
   const ids = encoded.ids.slice(0, model.max_source_length);
-  if (!ids.length || !text.trim()) throw new Error("Type a text.");
+  if (!ids.length || !stripped(text)) throw new Error("Type a text.");
   return { inputs: textInputs([...ids, model.special.end]), pieces: encoded.pieces.slice(0, ids.length), replaceable: ids.map(() => true) };
 }
 
-function translate(text) {
-  return translated(textSource(text));
+// The tokens that the shortlist of the run has for texts; null without one, where all may be generated.
+function allowedFor(texts) {
+  if (!model.shortlist) return null;
+  const ids = texts.flatMap((text) => networks().vocabularies.source.encode(text).ids.slice(0, model.max_source_length));
+  return new Set([...model.shortlist.always, ...ids.flatMap((id) => model.shortlist.tokens[id] || [])]);
+}
+
+function translate(text, allowed = allowedFor([text])) {
+  return translated({ ...textSource(text), allowed });
 }
 
 function translated(read) {
-  const hypotheses = search(read.inputs, Math.min(model.decoding.max_length, 2 * read.pieces.length + 30));
+  const hypotheses = search(read.inputs, Math.min(model.decoding.max_length, 2 * read.pieces.length + 30), read.allowed);
   return { ...read, hypotheses: hypotheses.map((found) => ({ ...found, text: textOfTokens(found, read) })) };
 }
 
-function search(inputs, maxLength) {
+function search(inputs, maxLength, allowed = null) {
   const decoding = new Decoding(inputs);
   const size = networks().vocabularies.target.tokens.length;
   const step = (tokens, beams) => {
     const { logits, weights } = decoding.step(tokens, beams);
-    return { logits: logits.data, weights: weights && weights.data, columns: weights && weights.dims[2] };
+    const kept = allowed ? logits.data.map((logit, i) => (allowed.has(i % size) ? logit : -Infinity)) : logits.data;
+    return { logits: kept, weights: weights && weights.data, columns: weights && weights.dims[2] };
   };
   const { begin, end, pad } = model.special;
   return beamSearch(step, { begin, end, banned: [pad, begin], maxLength, size, settings: model.decoding });
@@ -253,14 +261,16 @@ function searchRecord({ inputs, hypotheses, items, query, key, kind }) {
 
 // Of a line that is too long a record for each part: a map shows one attention.
 function translationRecords(line) {
-  const records = partsOf(wholeCharacters(line), model.max_source_length).map(translationRecord);
+  const parts = partsOf(wholeCharacters(line), model.max_source_length);
+  const allowed = allowedFor(parts); // together, as in one batch of the command
+  const records = parts.map((part) => translationRecord(part, allowed));
   const whole = records.map((record) => record.items.target.text).join(" ");
   const titled = (record, i) => ({ ...record, title: `Part ${i + 1} of ${records.length}`, meta: { "whole translation": whole } });
   return records.length > 1 ? records.map(titled) : records;
 }
 
-function translationRecord(text) {
-  const { inputs, pieces, hypotheses } = translate(text);
+function translationRecord(text, allowed) {
+  const { inputs, pieces, hypotheses } = translate(text, allowed);
   const items = { source: itemsOf([...pieces, END_PIECE], text) };
   return searchRecord({ inputs, hypotheses, items, query: "target", key: "source", kind: "alignment" });
 }

@@ -8,7 +8,7 @@ function pairSource(texts, inputs, cells) {
   const { source, second } = networks().vocabularies;
   const { end } = model.special;
   const encoded = (vocabulary, text) => {
-    const { ids, pieces } = text.trim() ? vocabulary.encode(text) : { ids: [], pieces: [] };
+    const { ids, pieces } = stripped(text) ? vocabulary.encode(text) : { ids: [], pieces: [] };
     return { ids: ids.slice(0, model.max_source_length), pieces: pieces.slice(0, model.max_source_length) };
   };
   const one = encoded(source, texts[0]);
