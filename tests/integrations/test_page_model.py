@@ -27,6 +27,7 @@ from regard.integrations.page_model import PageWeights, export_page, page_model
 from regard.integrations.portable_run import OpenedRun, check_weights
 from regard.tasks import Translator
 from regard.tasks.long_lines import divide_line
+from regard.tasks.translation_run import Vocabularies
 from regard.viewer import page_records
 from regard.viewer.page import render_page
 from tests.integrations.firefox import FIREFOX, firefox
@@ -76,6 +77,17 @@ def test_a_text_gets_the_same_tokens_and_text_back(driver: Any, kind: str, tmp_p
     assert [item["pieces"] for item in there] == [item.pieces for item in expected]
     decoded = answers(driver, path, "networks().vocabularies.source.decode(networks().vocabularies.source.encode(text).ids)", lines)
     assert decoded == [vocabulary.decode(item.ids) for item in expected]
+
+
+def test_a_vocabulary_may_be_large(driver: Any, tmp_path: Path) -> None:  # noqa: F811
+    found = translator("unigram")
+    content = json.loads(found.run.vocabularies.source.to_bytes())
+    content["tokenizer"]["model"]["vocab"] += [[f"\u2581hund{number}", -13.0] for number in range(150_001)]
+    (tmp_path / "large.json").write_text(json.dumps(content), encoding="utf-8")
+    large = Vocabulary.load(tmp_path / "large.json")
+    page = page_of(Translator(found.run._replace(vocabularies=Vocabularies(large, large))), tmp_path)
+    lines = [*TEXTS, "hund149999 Haus"]
+    assert answers(driver, page, "networks().vocabularies.source.encode(text).ids", lines) == [large.encode(line).ids for line in lines]
 
 
 @pytest.mark.parametrize("family", [*ATTENDING, *OTHERS])
