@@ -102,6 +102,26 @@ def test_two_texts_are_translated_and_shown_as_by_the_run(driver: Any, name: str
     assert len(scores) > 2
 
 
+@pytest.mark.parametrize("kind", ["joined", "serial", "parallel", "flat", "hierarchical", "crossed"])
+def test_a_model_that_learned_to_read_one_input_alone_does(driver: Any, kind: str, tmp_path: Path) -> None:  # noqa: F811
+    model = {**CROSSED, "second": {"drop": 0.3}} if kind == "crossed" else {**SERIAL, "second": {"kind": kind, "drop": 0.3}}
+    translator = Translator.open(two(tmp_path, model=model, decoding={"min_length": 3, "max_length": 5}))
+    spread(translator.run)
+    page = page_of(translator, tmp_path)
+    for pair in ((TEXTS[1], ""), ("", WORDS[1]), (" ", WORDS[2])):
+        call = "((texts) => answer({ text: texts[0], second: texts[1] }))(JSON.parse(text))"
+        ((there,),) = answers(driver, page, call, [json.dumps(pair)])
+        compare_records(there, here_of(translator, join_inputs(*pair)))
+
+
+def test_a_missing_input_is_named(driver: Any, tmp_path: Path) -> None:  # noqa: F811
+    export_page(two(tmp_path, model=MODELS["parallel"]), tmp_path / "model.html")
+    driver.get((tmp_path / "model.html").as_uri())
+    driver.find_element(By.ID, "text").send_keys(TEXTS[1])
+    driver.find_element(By.ID, "ask").click()
+    WebDriverWait(driver, 60, 0.05).until(lambda page: "second input is missing" in page.find_element(By.ID, "live-error").text)
+
+
 @pytest.mark.parametrize("kind", ["joined", "serial", "hierarchical", "crossed"])
 def test_a_sentence_and_an_image_are_translated_and_shown_as_by_the_run(driver: Any, kind: str, tmp_path: Path) -> None:  # noqa: F811
     generate("scene-sentences", tmp_path / "scenes", train=23, test=5, seed=3)

@@ -14,6 +14,8 @@ function pairSource(texts, inputs, cells) {
   const one = encoded(source, texts[0]);
   const two = cells ? { pieces: new Array(cells).fill(CELL) } : encoded(second, texts[1]);
   if (!one.pieces.length && !two.pieces.length) throw new Error("Type a text.");
+  const missing = [one, two].findIndex(({ pieces }) => !pieces.length);
+  if (missing >= 0 && !model.second.optional) throw new Error(`The ${["first", "second"][missing]} input is missing: this model reads two.`);
   const more = two.ids && textInputs([...two.ids, end]);
   return {
     inputs: { ...textInputs([...one.ids, end]), ...(more ? { "second.tokens": more.tokens, "second.lengths": more.lengths } : inputs) },

@@ -102,7 +102,7 @@ async function leaveOut(button) {
   if (!$("without").children.length) $("without").append(el("li", { class: "as-it-was" }, "with every word: ", el("bdi", { dir: "auto" }, saidOf(r))));
   $("without").hidden = false;
   $("without").append(line);
-  if (texts.some((each) => !each.trim())) return line.append("nothing is left to read");
+  if (!enough(texts)) return line.append("nothing is left to read");
   try {
     const [answer] = await answerOf(aboutTexts(texts), modelOf(r));
     const look = el("button", { type: "button", class: "look" }, "Show");

@@ -89,8 +89,11 @@ async function asked() {
     return page.task === "captioning" ? { image } : { text: $("text").value, second: image };
   }
   const texts = ["text", "second"].slice(0, INPUTS[page.task].length).map((id) => $(id).value);
-  return texts.every((text) => text.trim()) ? aboutTexts(texts) : null;
+  return enough(texts) ? aboutTexts(texts) : null;
 }
+
+// Whether there is something to ask. Some models of two inputs read one alone; the others say what is missing.
+const enough = (texts) => texts[page.task === "two inputs" ? "some" : "every"]((text) => text.trim());
 
 // Examples of the server to start from; an example image is sent like an uploaded one.
 function startingPoints() {
