@@ -111,13 +111,13 @@ class MissingExtraError(RegardError, ImportError):
 
 
 def missing_extra(need: str, extra: str) -> MissingExtraError:
-    """Build the error for a missing package; the hint assumes a clone, because an index may hold another package of this name.
+    """Build the error for a missing package; the hint names files, because an index may hold another package of this name.
 
     Example:
         >>> print(missing_extra("serving needs uvicorn", "serve"))
-        serving needs uvicorn: pip install '.[serve]' in the clone of Regard
+        serving needs uvicorn: pip install '.[serve]' in the clone of Regard, or 'FILE.whl[serve]' with its wheel
     """
-    return MissingExtraError(f"{need}: pip install '.[{extra}]' in the clone of Regard")
+    return MissingExtraError(f"{need}: pip install '.[{extra}]' in the clone of Regard, or 'FILE.whl[{extra}]' with its wheel")
 
 
 def out_of_memory(error: BaseException) -> bool:
