@@ -322,5 +322,5 @@ def test_without_the_extra_it_says_what_to_install(missing: str, monkeypatch: py
     for name in ("regard.serve.app", "regard.serve.server"):
         monkeypatch.delitem(sys.modules, name, raising=False)
     monkeypatch.setitem(sys.modules, missing, None)
-    message = f"regard: error: serving needs {missing}, which is not installed: pip install '.[serve]' in the clone of Regard, or 'FILE.whl[serve]' with its wheel\n"
-    assert call("serve", "x") == (2, b"", message)
+    hint = "pip install '.[serve]' in the clone of Regard, or 'FILE.whl[serve]' with its wheel"
+    assert call("serve", "x") == (2, b"", f"regard: error: serving needs {missing}, which is not installed: {hint}\n")

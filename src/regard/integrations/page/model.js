@@ -43,13 +43,22 @@ const nextOf = (state) => `next.${state.slice("state.".length)}`;
 
 const textInputs = (ids) => ({ tokens: integers([1, ids.length], ids), lengths: integers([1], [ids.length]) });
 
-// An input through the encoder, and steps from there: the states of hypotheses are those of `beams` of the step before.
+// What the encoder computes of an input, its attention too: once, though the search and the record both start from it.
+const encodings = new WeakMap();
+
+function encodingOf(inputs) {
+  if (!encodings.has(inputs)) {
+    const maps = model.maps.filter((map) => map.graph === "encoder");
+    encodings.set(inputs, networks().encoder.run(inputs, [...model.sources, ...model.states, ...maps.flatMap(outputsOf)]));
+  }
+  return encodings.get(inputs);
+}
+
+// Steps from an encoded input: the states of hypotheses are those of `beams` of the step before.
 class Decoding {
   constructor(inputs, maps) {
     this.maps = model.maps.filter((map) => maps && map.graph === "step");
-    const own = model.maps.filter((map) => maps && map.graph === "encoder");
-    const wanted = [...model.sources, ...model.states, ...own.flatMap(outputsOf)];
-    const found = networks().encoder.run(inputs, wanted);
+    const found = encodingOf(inputs);
     this.sources = Object.fromEntries(model.sources.map((name) => [name, found[name]]));
     this.states = Object.fromEntries(model.states.map((name) => [name, found[name]]));
     this.encoded = found;
