@@ -1,7 +1,7 @@
 """Area attention beside ordinary attention and beside materialized areas: time and memory of every way to compute it.
 
     python benchmarks/area.py --out docs/results            everything: area.json, area_memory.json
-    python benchmarks/area.py --quick --out FOLDER          the shapes with a promised ratio only
+    python benchmarks/area.py --quick --out docs/results    the shapes with a promised ratio only, on a second processor: area_quick.json
     python benchmarks/area.py --grids --out docs/results    keys by Eq. 9 beside mean keys over grids: area_grids.json
 
 One process a contender, all of one run, interleaved (A B C A B C ...): medians of the rounds, and of the ratios pair by pair. Memory: one
@@ -220,7 +220,7 @@ def main() -> None:
     if arguments.grids:
         grids(arguments.rounds, arguments.threads, Table(out and out / "area_grids.json", GRID_COLUMNS, note, key=2))
         return
-    table = Table(out and out / "area.json", COLUMNS, note, key=2)
+    table = Table(out and out / f"area{'_quick' if arguments.quick else ''}.json", COLUMNS, note, key=2)
     workers = {way: Worker(way, arguments.threads) for way in WAYS}
     for case in PROMISED if arguments.quick else [*PROMISED, *MORE]:
         for backward in (True,) if arguments.quick else (False, True):
@@ -228,6 +228,8 @@ def main() -> None:
             table.add(row(found), found)
     for worker in workers.values():
         worker.close()
+    if arguments.quick:
+        return
     ways = ["sdpa", "cpu", "torch", "materialised"]
     table = Table(out and out / "area_memory.json", ["case", *(f"{way} MiB" for way in ways), "cpu / sdpa"], note)
     for case in MEMORY:
