@@ -1,7 +1,8 @@
 """Exceptions for users.
 
-Every error that a user can cause is a `RegardError`; the command line prints its message as one line and exits with `exit_code`. A message
-names what was found and what was expected: both shapes and the axis, or the file and line. Refused values are shortened by `shown`.
+Every error that a user can cause is a `RegardError`; the command line prints its message as one line and exits with `exit_code`: 2 if the
+call is wrong or a file or folder cannot be read or written, 1 if the work itself failed or is incomplete. A message names what was found
+and what was expected: both shapes and the axis, or the file and line. Refused values are shortened by `shown`.
 """
 
 from __future__ import annotations
@@ -97,9 +98,15 @@ class CheckpointError(RegardError):
 
 
 class TrainingError(RegardError):
-    """Raised when training cannot continue (a non-finite loss, a full disk); the message names step and batch."""
+    """Raised when work fails or stays incomplete (a non-finite loss, failed runs); the message names step and batch, or what is missing."""
 
     exit_code = 1
+
+
+class WriteError(TrainingError):
+    """Raised when a training cannot write to its folder (a full disk, no permission); the message names the file and the reason."""
+
+    exit_code = 2
 
 
 class OtherNameError(RegardError, ImportError):

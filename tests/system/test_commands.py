@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import random
 from pathlib import Path
 
@@ -269,6 +271,20 @@ def test_a_mistake_gets_one_line_and_exit_code_2(call, runs, words, message):
     assert answer.err.count("\n") == 1
     assert answer.err.startswith("regard: error: ")
     assert not Path("r").exists() or not any(Path("r").iterdir())
+
+
+def test_a_folder_that_cannot_be_written_gets_one_line_and_exit_code_2(call, runs, monkeypatch):
+    opening = os.open
+
+    def read_only(path, *rest, **others):
+        if Path(path).name == ".lock":
+            raise OSError(errno.EROFS, "Read-only file system", str(path))
+        return opening(path, *rest, **others)
+
+    monkeypatch.setattr("os.open", read_only)
+    Path("out").mkdir()
+    answer = call("train", "translation", "--source", runs / "train.source", "--target", runs / "train.target", "--out", "out", *SMALL)
+    assert (answer.code, answer.err) == (2, "regard: error: out: cannot be written (Read-only file system)\n")
 
 
 @pytest.mark.parametrize("name", ["config.yaml", "vocabulary.json", "model/model.safetensors", "model/manifest.json"])

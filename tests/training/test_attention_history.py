@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch import nn
 
-from regard.errors import TrainingError
+from regard.errors import WriteError
 from regard.training import Progress, TrainResult, train
 from regard.training.attention_history import FILE, AttentionHistory
 from tests.training import tiny
@@ -135,5 +135,5 @@ def test_a_loss_that_is_not_finite_is_null(tmp_path: Path) -> None:
 
 def test_a_file_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / FILE).mkdir()
-    with pytest.raises(TrainingError, match=r"attention\.jsonl: cannot be written"), AttentionHistory(tmp_path, Progress()):
+    with pytest.raises(WriteError, match=r"attention\.jsonl: cannot be written"), AttentionHistory(tmp_path, Progress()):
         pass

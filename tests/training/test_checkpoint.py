@@ -18,7 +18,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from regard.errors import CheckpointError, ConfigError, TrainingError
+from regard.errors import CheckpointError, ConfigError, WriteError
 from regard.training import latest_checkpoint, load_weights, train, weights_sha256
 from regard.training.atomic_folder import MANIFEST, remove_leftovers, verify_folder, write_folder
 from regard.training.weights import named_tensors, read_weights
@@ -192,7 +192,7 @@ def test_a_state_of_another_schema_is_refused_with_the_key(run: Path) -> None:
 
 def test_a_full_disk_stops_the_run_in_one_line_and_loses_nothing(run: Path) -> None:
     before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file() and path.name != "log.jsonl"}
-    with files_no_larger_than(3500), pytest.raises(TrainingError, match=r"step-00000010: cannot be saved \(.*too large") as caught:
+    with files_no_larger_than(3500), pytest.raises(WriteError, match=r"step-00000010: cannot be saved \(.*too large") as caught:
         tiny.run(run, max_updates=11, keep_checkpoints=3)
     assert "\n" not in str(caught.value)
     assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file() and path.name != "log.jsonl"} == before
@@ -209,7 +209,7 @@ def test_any_failing_call_leaves_the_folder_as_it_was(tmp_path: Path, monkeypatc
     owner = "os.fsync" if failing == "fsync" else f"pathlib.Path.{failing}"
     with monkeypatch.context() as patch:
         patch.setattr(owner, fail)
-        with pytest.raises(TrainingError, match=r"cannot be saved \(Read-only file system\)"):
+        with pytest.raises(WriteError, match=r"cannot be saved \(Read-only file system\)"):
             write(target, x=torch.zeros(3))
     assert [path.name for path in tmp_path.iterdir()] == ["a"]
     verify_folder(target)

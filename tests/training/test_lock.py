@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 
 import pytest
 
-from regard.errors import ConfigError, TrainingError
+from regard.errors import ConfigError, TrainingError, WriteError
 from regard.tasks.translation_run import open_translation_run
 from regard.training import run_lock
 from regard.training.lock import LOCK
@@ -199,7 +199,7 @@ def test_another_failure_to_lock_is_an_error(tmp_path: Path, monkeypatch: pytest
         raise OSError(errno.EIO, "Input/output error")
 
     monkeypatch.setattr("regard.training.lock.fcntl.flock", broken)
-    with pytest.raises(TrainingError, match=r"run: cannot be locked \(Input/output error\)"):
+    with pytest.raises(WriteError, match=r"run: cannot be locked \(Input/output error\)"):
         tiny.run(tmp_path / "run")
     with pytest.raises(ConfigError, match="exists and is not a folder"), run_lock(__file__):
         pass

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from regard import progress
-from regard.errors import TrainingError
+from regard.errors import WriteError
 from regard.training.log import RunLog
 from regard.training.training_job import Progress
 from tests.training import tiny
@@ -88,7 +88,7 @@ def test_a_training_of_few_updates_is_over_before_anything_can_be_expected(tmp_p
 
 def test_a_log_that_cannot_be_written_is_told_in_one_line(tmp_path: Path) -> None:
     (tmp_path / "log.jsonl").mkdir()
-    with pytest.raises(TrainingError, match=r"log\.jsonl: cannot be written \(Is a directory\)"), RunLog(tmp_path, Progress(), total=3):
+    with pytest.raises(WriteError, match=r"log\.jsonl: cannot be written \(Is a directory\)"), RunLog(tmp_path, Progress(), total=3):
         pass
 
 
@@ -96,7 +96,7 @@ def test_a_full_disk_under_the_log_is_told_in_one_line_and_the_run_resumes(tmp_p
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (700, before[1]))
     try:
-        with pytest.raises(TrainingError, match=r"log\.jsonl: cannot be written \(File too large\)"):
+        with pytest.raises(WriteError, match=r"log\.jsonl: cannot be written \(File too large\)"):
             tiny.run(tmp_path, log_every=1, save_every=100, evaluate_every=100)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)

@@ -14,7 +14,7 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
 
-from regard.errors import CheckpointError, TrainingError
+from regard.errors import CheckpointError, WriteError
 from regard.strict_json import parse_json
 
 FORMAT = 1
@@ -50,7 +50,7 @@ def write_folder(
         on_event: called with each file's name once it is written, and with "rename".
 
     Raises:
-        TrainingError: writing failed; the previous folder is unchanged.
+        WriteError: writing failed; the previous folder is unchanged.
     """
     temporary, replaced = target.with_name(TEMPORARY + target.name), target.with_name(REPLACED + target.name)
     try:
@@ -76,7 +76,7 @@ def write_folder(
         shutil.rmtree(replaced, ignore_errors=True)
     except (OSError, SafetensorError) as error:
         shutil.rmtree(temporary, ignore_errors=True)
-        raise TrainingError(f"{target}: cannot be saved ({_cause(error)}); what was saved before is untouched") from error
+        raise WriteError(f"{target}: cannot be saved ({_cause(error)}); what was saved before is untouched") from error
 
 
 def read_state(folder: Path) -> dict[str, Any]:

@@ -23,7 +23,7 @@ class AttentionHistory(EventFile):
         progress: where the run resumes. Entering drops later lines of an earlier try.
 
     Raises:
-        TrainingError: the file cannot be written.
+        WriteError: the file cannot be written.
     """
 
     def __init__(self, folder: Path | None, progress: Progress) -> None:
@@ -38,7 +38,7 @@ class AttentionHistory(EventFile):
             records: JSON values, one per example.
 
         Raises:
-            TrainingError: a line cannot be written.
+            WriteError: a line cannot be written.
         """
         point = {"update": update, "loss": loss if loss is not None and math.isfinite(loss) else None}
         self.append(json.dumps({**record, "point": point}, allow_nan=False) for record in records)

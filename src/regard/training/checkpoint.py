@@ -23,7 +23,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from torch import Tensor, nn
 
 from regard.config import TrainingConfig
-from regard.errors import CheckpointError, TrainingError
+from regard.errors import CheckpointError, WriteError
 from regard.training.atomic_folder import MANIFEST, file_sha256, read_state, remove_leftovers, verify_folder, write_folder
 from regard.training.distributed import ProcessGroup, assign_tensor, shard_like
 from regard.training.optimizer import STATE_KEYS, MovingAverage
@@ -149,7 +149,7 @@ def save_checkpoint(
         The folder of the checkpoint.
 
     Raises:
-        TrainingError: the disk is full, read-only or similar. Older checkpoints are unchanged.
+        WriteError: the disk is full, read-only or similar. Older checkpoints are unchanged.
 
     Example:
         >>> import tempfile
@@ -274,7 +274,7 @@ def prepare_folder(folder: Path) -> int:
 
     Raises:
         CheckpointError: see `latest_checkpoint`.
-        TrainingError: the folder cannot be created or written to.
+        WriteError: the folder cannot be created or written to.
     """
     try:
         (folder / "checkpoints").mkdir(parents=True, exist_ok=True)
@@ -283,7 +283,7 @@ def prepare_folder(folder: Path) -> int:
         latest = latest_checkpoint(folder)
         _move_damaged(folder, latest)
     except OSError as error:
-        raise TrainingError(f"{folder}: cannot be written ({error.strerror})") from error
+        raise WriteError(f"{folder}: cannot be written ({error.strerror})") from error
     return 0 if latest is None else int(latest.name.removeprefix("step-"))
 
 
@@ -435,7 +435,7 @@ def export_model(folder: Path, final: FinalWeights, *, step: int, config: Traini
 
     Raises:
         CheckpointError: no source checkpoint is intact.
-        TrainingError: the weights cannot be written.
+        WriteError: the weights cannot be written.
     """
     sources = source_files(folder, final.steps, config)
     state = {

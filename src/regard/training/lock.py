@@ -14,7 +14,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from regard.errors import ConfigError, TrainingError
+from regard.errors import ConfigError, TrainingError, WriteError
 from regard.strict_json import parse_json
 from regard.training.distributed import ProcessGroup
 
@@ -54,6 +54,7 @@ def run_lock(folder: str | Path, world: ProcessGroup | None = None) -> Iterator[
     Raises:
         TrainingError: another process or thread holds the lock; the message names process and machine.
         ConfigError: the folder is a file, or cannot be created.
+        WriteError: the folder cannot be written to.
 
     Example:
         >>> import tempfile
@@ -119,7 +120,7 @@ def _open(folder: Path) -> int:
             folder.mkdir(parents=True, exist_ok=True)
             continue
         except OSError as error:
-            raise TrainingError(f"{folder}: cannot be written ({error.strerror})") from error
+            raise WriteError(f"{folder}: cannot be written ({error.strerror})") from error
         if _locked(folder, descriptor) and _still_there(path, descriptor):
             with suppress(OSError):  # on a full disk the lock has no holder's name, but works
                 os.ftruncate(descriptor, 0)
@@ -138,7 +139,7 @@ def _locked(folder: Path, descriptor: int) -> bool:
     except OSError as error:
         if error.errno not in UNSUPPORTED:
             os.close(descriptor)
-            raise TrainingError(f"{folder}: cannot be locked ({error.strerror})") from error
+            raise WriteError(f"{folder}: cannot be locked ({error.strerror})") from error
         log.warning(
             "%s: this file system has no locks (%s); make sure that no other training writes to this folder", folder, error.strerror
         )

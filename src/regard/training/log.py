@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Any, BinaryIO, Self
 
 from regard import progress as reporting
-from regard.errors import TrainingError, missing_extra
+from regard.errors import WriteError, missing_extra
 from regard.strict_json import parse_json
 from regard.training import training_job
 
@@ -30,7 +30,7 @@ class EventFile:
         holds: which lines to keep on resume; the others are dropped on entering.
 
     Raises:
-        TrainingError: the file cannot be written.
+        WriteError: the file cannot be written.
     """
 
     def __init__(self, path: Path | None, holds: Callable[[bytes], bool]) -> None:
@@ -68,7 +68,7 @@ class EventFile:
         try:
             yield
         except OSError as error:
-            raise TrainingError(f"{self.path}: cannot be written ({error.strerror})") from error
+            raise WriteError(f"{self.path}: cannot be written ({error.strerror})") from error
 
 
 class RunLog(EventFile):
@@ -82,7 +82,7 @@ class RunLog(EventFile):
 
     Raises:
         MissingExtraError: TensorBoard is not installed.
-        TrainingError: the log cannot be written.
+        WriteError: the log cannot be written.
     """
 
     def __init__(self, folder: Path | None, progress: training_job.Progress, *, total: int, tensorboard: bool = False) -> None:
@@ -109,7 +109,7 @@ class RunLog(EventFile):
         """Append one event; non-finite figures become null.
 
         Raises:
-            TrainingError: the line cannot be written.
+            WriteError: the line cannot be written.
         """
         if self._file is None:
             return
