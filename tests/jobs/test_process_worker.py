@@ -115,6 +115,23 @@ def test_a_worker_ends_with_who_started_it(folder: Path) -> None:
     until(lambda: not any(map(alive, pids)))
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
+@pytest.mark.parametrize(
+    "begin",
+    [
+        "from regard.jobs import ProcessWorker; ProcessWorker(['slow_import']).call({})",
+        "from pathlib import Path; from regard.study.grid import train_apart; train_apart(['slow_import'], Path('log'))",
+    ],
+)
+def test_a_process_that_still_imports_ends_with_who_started_it(folder: Path, begin: str) -> None:
+    pid = folder / "pid"
+    (folder / "slow_import.py").write_text(f"import os, time; os.symlink(str(os.getpid()), {str(pid)!r}); time.sleep(60)")
+    with subprocess.Popen([sys.executable, "-c", begin], cwd=folder) as parent:
+        until(pid.is_symlink)
+        parent.kill()
+    until(lambda: not alive(int(os.readlink(pid))))
+
+
 def test_cores_are_divided_unless_somebody_says_otherwise(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("regard.jobs.places._cores", lambda: 7)
     monkeypatch.chdir(folder)

@@ -23,10 +23,24 @@ PREFIX = "regard: "
 LAST_BYTES = 2000
 
 
+def child_command(words: Sequence[str]) -> list[str]:
+    """Return the command that runs a module in a process that ends with its parent; its standard input must be a pipe from the parent.
+
+    Args:
+        words: the module and its arguments.
+
+    Example:
+        >>> child_command(["regard", "list"])[1:]
+        ['-m', 'regard.jobs.child', 'regard', 'list']
+    """
+    return [sys.executable, "-m", "regard.jobs.child", *words]
+
+
 class ProcessWorker:
     """A Python process that calls `answer_jobs`.
 
-    It has its own session, so that Ctrl-C on the terminal does not reach it, and so that its child processes end with it.
+    It has its own session, so that Ctrl-C on the terminal does not reach it, and so that its child processes end with it. It ends with this
+    process, also while it still imports.
 
     Args:
         words: module and arguments of its command, without the interpreter and `-m`.
@@ -46,7 +60,7 @@ class ProcessWorker:
         self._said = tempfile.TemporaryFile()  # noqa: SIM115 - closed by `close`
         self._told, self._killed, self._ending = 0, False, threading.Lock()
         self._process = subprocess.Popen(
-            [sys.executable, "-m", *words],
+            child_command(words),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._said,
@@ -123,7 +137,7 @@ class ProcessWorker:
 
 
 def answer_jobs(work: Callable[[Job], Answer]) -> NoReturn:
-    """Do the jobs of the parent process until it ends or has no more, then exit.
+    """Do the jobs of the parent process until it has no more, then exit.
 
     Args:
         work: does a job, in the main thread. A `RegardError` becomes the answer {"error": message}; any other exception ends the process.
@@ -136,15 +150,13 @@ def answer_jobs(work: Callable[[Job], Answer]) -> NoReturn:
         with suppress(OSError), os.fdopen(os.dup(0), "rb") as lines:
             for line in lines:
                 jobs.put(line)
-        if os.getpgrp() == os.getpid():
-            os.killpg(0, signal.SIGKILL)  # with its children
-        os._exit(0)
+        jobs.put(b"")
 
     threading.Thread(target=read, name="regard-jobs", daemon=True).start()
-    while True:
-        job = parse_json(jobs.get())
+    while line := jobs.get():
         try:
-            answer = work(job)
+            answer = work(parse_json(line))
         except RegardError as error:
             answer = {"error": str(error)}
         answers.write(json.dumps(answer).encode() + b"\n")
+    sys.exit()

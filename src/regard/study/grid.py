@@ -10,7 +10,6 @@ import shlex
 import signal
 import statistics
 import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -30,6 +29,7 @@ from regard.data.lines import write_files
 from regard.errors import ConfigError, RegardError, TrainingError
 from regard.jobs import Pool, WorkerLost
 from regard.jobs.pool import Answer, Job
+from regard.jobs.process_worker import child_command
 from regard.strict_json import parse_json
 from regard.study.explained import check_methods, explained_as, explained_run
 from regard.study.live import LiveTable
@@ -276,7 +276,7 @@ def _do(study: StudyConfig, folder: Path, cell: StudyCell, config: str, train: T
 
 
 def train_apart(command: Sequence[str], log: Path, stop: Callable[[], bool] = lambda: False) -> float | None:
-    """Train in a separate process.
+    """Train in a separate process, which ends with this one; the same command resumes it.
 
     Args:
         command: the command, without the Python interpreter.
@@ -292,8 +292,10 @@ def train_apart(command: Sequence[str], log: Path, stop: Callable[[], bool] = la
         TrainingError: it failed.
     """
     most, told = None, False
-    with log.open("ab") as file:
-        process = subprocess.Popen([sys.executable, "-m", *command], stdout=file, stderr=file, stdin=subprocess.DEVNULL)
+    with (
+        log.open("ab") as file,
+        subprocess.Popen(child_command(command), stdout=file, stderr=file, stdin=subprocess.PIPE) as process,
+    ):
         while process.poll() is None:
             most = max(filter(None, (most, _peak(process.pid))), default=None)
             if stop() and not told:
