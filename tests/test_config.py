@@ -93,7 +93,7 @@ def test_a_value_of_a_billion_parts_is_named_in_a_few_letters(tmp_path: Path) ->
 def test_missing_file_and_folder_are_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"nowhere\.yaml: no such configuration file"):
         load_config(tmp_path / "nowhere.yaml")
-    with pytest.raises(ConfigError, match="cannot be read as text"):
+    with pytest.raises(ConfigError, match="is a folder, expected a configuration file"):
         load_config(tmp_path)
 
 

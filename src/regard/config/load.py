@@ -227,6 +227,8 @@ def read_yaml(path: Path) -> Mapping[str, Any]:
         raise
     except FileNotFoundError as error:
         raise ConfigError(f"{path}: no such configuration file") from error
+    except IsADirectoryError as error:
+        raise ConfigError(f"{path}: is a folder, expected a configuration file") from error
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: cannot be read as text ({error})") from error
     except NOT_YAML as error:
