@@ -113,6 +113,29 @@ def test_nobody_listening_on_standard_error_stops_nothing() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), writing)
 
 
+def test_a_terminal_that_closes_while_a_bar_is_drawn_stops_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    failed: list[object] = []
+    monkeypatch.setattr(threading, "excepthook", failed.append)
+    monkeypatch.setattr(display, "DELAY", 0.0)
+    main, side = pty.openpty()
+    with open(side, "w") as stream, Display(stream, mode="bars") as shown:
+        with progress.stage("Training", total=7) as training:
+            until = time.monotonic() + 20
+            while shown._bars is None and time.monotonic() < until:
+                time.sleep(0.01)
+            assert shown._bars is not None
+            os.close(main)
+            training.advance()
+            progress.message("step 1")
+            time.sleep(3 * display.FRAME)
+        progress.message("done")
+        assert shown._thread is not None
+        assert shown._thread.is_alive()
+        # What the failed write left in the file's buffer would fail once more when it is closed.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), side)
+    assert not failed
+
+
 def on_terminal(code: str, *, seconds: float = 20.0, **environment: str) -> str:
     """Run code with standard error (alone) on a pseudo-terminal; return what came there."""
     main, side = pty.openpty()

@@ -200,3 +200,24 @@ def test_a_forked_process_does_not_wait_for_a_lock_nobody_gives_back() -> None:
         leave.set()
         thread.join()
     assert os.waitstatus_to_exitcode(status) == 0
+
+
+def test_a_stage_refused_by_the_listener_is_not_the_parent_of_later_ones() -> None:
+    def refuse(event: Event) -> None:
+        if event.kind == "start":
+            raise ValueError("stopped")
+
+    with progress.listening(refuse), pytest.raises(ValueError, match="stopped"), progress.stage("Refused"):
+        pass
+    with progress.stage("Later") as later:
+        assert later.parent is None
+
+
+def test_a_generator_closed_before_the_one_inside_it_is_no_parent_any_more() -> None:
+    outer, inner = progress.track("ab", "Outer"), progress.track("ab", "Inner")
+    next(outer)
+    next(inner)
+    outer.close()  # type: ignore[attr-defined]
+    inner.close()  # type: ignore[attr-defined]
+    with progress.stage("Later") as later:
+        assert later.parent is None

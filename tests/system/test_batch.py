@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 
+from regard.commands import batch
 from tests.system.test_streaming import COMMANDS, words_of
 
 SENTENCES = ["ein Hund schläft", "das Haus", "", "ein Haus sieht ein grünes Haus", "der Hund"]
@@ -238,6 +239,17 @@ def test_workers_and_their_parent_may_be_killed_at_any_time(tmp_path: Path, call
     assert call(*words[:-6], "--input", f"{tmp_path}/shards/*", "--output", alone)[0] == 0
     for path in paths:
         assert (output / path.name).read_bytes() == (alone / path.name).read_bytes()
+
+
+def test_the_leftovers_of_a_shard_are_not_those_of_one_with_a_longer_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a").write_bytes(b"one\n")
+    output = tmp_path / "out"
+    output.mkdir()
+    (output / ".a.123").touch()
+    (output / ".a.en.123").touch()
+    monkeypatch.setattr(batch, "answer_jobs", lambda work: work({"input": str(tmp_path / "a"), "output": str(output / "a")}))
+    batch.answer_shards(lambda path, chunks, lines: (lines, 0))
+    assert sorted(path.name for path in output.iterdir()) == [".a.en.123", "a"]
 
 
 def test_evaluate_measures_on_each_of_many_files(tmp_path: Path, call: Call) -> None:

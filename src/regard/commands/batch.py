@@ -107,7 +107,8 @@ def answer_shards(answer: Callable[[Path, Iterable[list[str]], int], tuple[int, 
         digest, lines = scan_lines(path)
         state = _state(path)
         for left in output.parent.glob(glob.escape(f".{output.name}.") + "*"):
-            left.unlink(missing_ok=True)  # left by a killed worker
+            if left.name.removeprefix(f".{output.name}.").isdecimal():  # not that of NAME.en, which another worker may be writing
+                left.unlink(missing_ok=True)  # left by a killed worker
         with open_whole(output) as stream:
             written = _Digested(stream)
             before, sys.stdout = sys.stdout, io.TextIOWrapper(cast(BinaryIO, io.BufferedWriter(written)))

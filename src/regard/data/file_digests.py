@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from regard.data.lines import scan_lines, unreadable, write_files
+from regard.data.lines import scan_lines, stat_rereadable, write_files
 from regard.progress import stage
 from regard.strict_json import parse_json
 
@@ -53,10 +53,7 @@ def find_digest(
         >>> find_digest(Path(os.devnull), {}).lines
         0
     """
-    try:
-        found = os.stat(path)
-    except (OSError, ValueError) as error:
-        raise unreadable(path, error) from error
+    found = stat_rereadable(path)
     state, now = (found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino), time.time_ns()
     before = known.get(os.path.abspath(path))
     if before is not None and before.settled and before.state == state:

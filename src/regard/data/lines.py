@@ -13,6 +13,7 @@ import gzip
 import hashlib
 import io
 import os
+import stat
 import uuid
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -401,6 +402,25 @@ def open_whole(path: Path) -> Iterator[BinaryIO]:
     finally:
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)
+
+
+def stat_rereadable(path: str | Path) -> os.stat_result:
+    """Return the state of a file that is read more than once.
+
+    Raises:
+        DataError: it is missing, or a pipe, which can be read only once (opening one that nobody writes to waits for ever).
+
+    Example:
+        >>> stat_rereadable(os.devnull).st_size
+        0
+    """
+    try:
+        found = os.stat(path)
+    except (OSError, ValueError) as error:
+        raise unreadable(path, error) from error
+    if stat.S_ISFIFO(found.st_mode) or stat.S_ISSOCK(found.st_mode):
+        raise DataError(f"{path}: expected a file, which is read more than once, found a pipe; write its content to a file")
+    return found
 
 
 def unreadable(path: str | Path, error: Exception) -> DataError:

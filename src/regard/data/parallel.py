@@ -8,7 +8,7 @@ import random
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from regard.data.lines import read_lines, stream_lines, unreadable, whole_characters, write_files
+from regard.data.lines import read_lines, stat_rereadable, stream_lines, unreadable, whole_characters, write_files
 from regard.data.tmx import Languages, is_tmx, stream_tmx
 from regard.errors import ConfigError, DataError, shown
 from regard.progress import stage
@@ -215,6 +215,7 @@ def file_digest(path: str | Path) -> str:
         >>> file_digest(os.devnull)[:8]
         'e3b0c442'
     """
+    stat_rereadable(path)
     try:
         with stage(f"Checksum of {path}"), open(path, "rb") as stream:
             return hashlib.file_digest(stream, "sha256").hexdigest()

@@ -6,8 +6,9 @@ import importlib
 import os
 import sys
 import threading
+from contextlib import suppress
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Literal, Self, TextIO
+from typing import TYPE_CHECKING, Any, Literal, Self, TextIO, cast
 
 from regard.progress.stages import Event, Stage, current_listener, set_listener, stage
 
@@ -43,8 +44,9 @@ class Display:
     """
 
     def __init__(self, stream: TextIO | None = None, *, mode: Literal["auto", "bars", "lines", "quiet"] = "auto") -> None:
-        self._stream = sys.stderr if stream is None else stream
-        self._mode = _mode_of(self._stream) if mode == "auto" else mode
+        found = sys.stderr if stream is None else stream
+        self._stream = cast(TextIO, _Lasting(found))
+        self._mode = _mode_of(found) if mode == "auto" else mode
         self._changed = threading.Condition(threading.RLock())
         self._stages: list[Stage] = []
         self._tasks: dict[Stage, TaskID] = {}
@@ -180,11 +182,27 @@ class Display:
         if self._bars is not None:
             self._bars.console.print(f"regard: {text}", markup=False, highlight=False, soft_wrap=True)
             return
-        try:
-            self._stream.write(f"regard: {text}\n")
+        self._stream.write(f"regard: {text}\n")
+        self._stream.flush()
+
+
+class _Lasting:
+    """A stream whose reader may leave (a closed terminal or pipe, a full disk): the work continues, without its messages."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> int:
+        with suppress(OSError, ValueError):
+            self._stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        with suppress(OSError, ValueError):
             self._stream.flush()
-        except (OSError, ValueError):  # the reader has left; the work continues
-            self._mode = "quiet"
 
 
 def show(stream: TextIO | None = None, *, mode: Literal["auto", "bars", "lines", "quiet"] = "auto") -> Display:

@@ -87,14 +87,21 @@ class Stage:
         self.started = monotonic()
         self._due = self.started + INTERVAL
         _CURRENT.set(self)
-        _tell(Event("start", self))
+        try:
+            _tell(Event("start", self))
+        except BaseException:
+            _CURRENT.set(self.parent)
+            raise
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.ended, self.failed = monotonic(), kind is not None
         # Not by a token: a generator with a stage may be closed in another context.
         if _CURRENT.get() is self:
-            _CURRENT.set(self.parent)
+            outer = self.parent
+            while outer is not None and outer.ended is not None:  # a generator's, closed earlier
+                outer = outer.parent
+            _CURRENT.set(outer)
         _tell(Event("end", self))
 
     def advance(self, count: int = 1) -> None:
