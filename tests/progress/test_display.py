@@ -52,9 +52,9 @@ def test_a_line_within_a_second_then_one_in_ten(watch: Watch) -> None:
             told += watch.pass_time(0.25)
             stage.advance(100)
     assert told == [
-        (0.5, "regard: Reading train.en: 100 lines, 200/s"),
-        (10.5, "regard: Reading train.en: 4,100 lines, 390/s, 0:00:10 so far"),
-        (20.5, "regard: Reading train.en: 8,100 lines, 395/s, 0:00:20 so far"),
+        (0.5, "regard: Reading train.en: 100 lines, 400/s"),
+        (10.5, "regard: Reading train.en: 4,100 lines, 0:00:10 so far, 400/s"),
+        (20.5, "regard: Reading train.en: 8,100 lines, 0:00:20 so far, 400/s"),
     ]
 
 
@@ -181,10 +181,23 @@ def test_a_terminal_gets_a_bar_with_rate_and_time_left() -> None:
     plain = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", text)
     assert "Reading [bold]train.en[/bold]" in plain
     assert "━━━" in plain
-    assert re.search(r"\d+ of 100 lines \(\d+%\), \d+/s, 0:00:0\d left", plain)
+    assert re.search(r"\d+ of 100 lines \(\d+%\), 0:00:0\d left, \d+/s", plain)
     assert "regard: a message\r\n" in plain
     assert text.rstrip().endswith("\x1b[?25h") or "\x1b[?25h" in text.rsplit("\x1b[?25l", 1)[-1]  # the cursor is back
-    assert re.search(r"regard: Reading \[bold\]train.en\[/bold\]: 100 of 100 lines \(100%\), \d+/s, took 0:00:02\r\n$", plain)
+    assert re.search(r"regard: Reading \[bold\]train.en\[/bold\]: 100 of 100 lines \(100%\), took 0:00:02, \d+/s\r\n$", plain)
+
+
+def test_a_narrow_terminal_keeps_the_names_the_bars_and_the_time_left() -> None:
+    figures = 'figures="epoch 1, loss 7.9631, lr 0.0002, 832 tokens/s, 49 % of 1,024 tokens"'
+    code = BARS.replace("    for number", f"    stage.update({figures})\n    for number").replace("total=100", "total=200_000")
+    text = on_terminal(code.replace("advance(10)", "advance(20_000)"), COLUMNS="80")
+    plain = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", text)
+    drawn = [line for line in re.split(r"[\r\n]+", plain) if "Reading" in line and "left" in line]
+    assert drawn
+    for line in drawn:
+        assert re.match(r"Reading \[bold\]train.en\[/bold\] [━╸ ]{4,20} \d", line)
+        assert re.search(r"of 200,000 lines \(\d+%\), \d+:\d\d:\d\d left", line)
+        assert len(line.rstrip()) <= 80
 
 
 def test_a_terminal_that_can_do_nothing_gets_lines() -> None:

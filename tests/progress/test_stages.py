@@ -123,12 +123,24 @@ def test_what_a_stage_says_of_itself(clock: Clock, events: list[Event]) -> None:
     with progress.stage("Training", total=100, unit="updates", done=40) as stage:
         clock.now += 30
         stage.update(done=60, figures="loss 2.5")
-        assert str(stage) == "Training: 60 of 100 updates (60%), 0.67/s, loss 2.5, 0:01:00 left"
+        assert str(stage) == "Training: 60 of 100 updates (60%), 0:01:00 left, 1.5 s each, loss 2.5"
         assert stage.remaining == pytest.approx(60)
-    assert str(stage) == "Training: 60 of 100 updates (60%), 0.67/s, loss 2.5, took 0:00:30"
+    assert str(stage) == "Training: 60 of 100 updates (60%), took 0:00:30, 1.5 s each, loss 2.5"
     with progress.stage("Nothing", total=0) as stage:
         clock.now += 1
         assert str(stage) == "Nothing: 0 of 0 items"
+
+
+def test_the_time_left_runs_down_between_slow_units_and_grows_only_if_one_is_late(clock: Clock, events: list[Event]) -> None:
+    with progress.stage("Training", total=13, unit="updates", done=3) as stage:
+        clock.now += 20
+        stage.advance()
+        assert (stage.rate, stage.remaining) == (0.05, 180)
+        clock.now += 15
+        assert (stage.rate, stage.remaining) == (0.05, 165)  # not a slower update: an unfinished one
+        clock.now += 25
+        assert stage.rate == pytest.approx(1 / 40)
+        assert stage.remaining == pytest.approx(9 * 40 - 20)
 
 
 def test_a_program_hears_through_logging_when_it_asks(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
@@ -141,9 +153,9 @@ def test_a_program_hears_through_logging_when_it_asks(clock: Clock, caplog: pyte
         progress.message("line 3 was cut", warning=True)
     texts = [record.getMessage() for record in caplog.records]
     assert texts == [
-        *["Reading", "Reading: 400 lines, 40/s, 0:00:10 so far", "Reading: 800 lines, 40/s, 0:00:20 so far", "1,000 pairs"],
+        *["Reading", "Reading: 400 lines, 0:00:10 so far, 40/s", "Reading: 800 lines, 0:00:20 so far, 40/s", "1,000 pairs"],
         "line 3 was cut",
-        "Reading: 1,000 lines, 40/s, took 0:00:25",
+        "Reading: 1,000 lines, took 0:00:25, 40/s",
     ]
     assert [record.levelname for record in caplog.records if record.levelno > logging.INFO] == ["WARNING"]
 

@@ -69,4 +69,5 @@ def test_each_run_at_work_is_a_stage_that_tells_its_update_and_loss(tmp_path: Pa
     [ended] = [line for line in told if line.startswith("end Run a-x-1")]
     assert ended.startswith("end Run a-x-1: 5 updates")
     assert "loss 2.250" in ended
+    assert "/s" not in ended, "the updates of an earlier process are no speed of this one"
     assert any(line.endswith("a-x-1: done, 5 of 7") for line in told)

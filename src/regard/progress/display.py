@@ -23,6 +23,8 @@ FRAME = 0.25
 """Seconds between two drawings of the bars; a drawing takes some 2 milliseconds."""
 WORTH_A_LINE = 2.0
 """Seconds from which on an outermost stage leaves a line on the terminal when it ends."""
+BAR = range(4, 21)
+"""Widths of a bar, in columns: as wide as the figures leave room for."""
 BETWEEN = "working"
 """Name of what a command does between its stages."""
 
@@ -162,9 +164,10 @@ class Display:
                 self._tasks[shown] = self._bars.add_task(_indented(shown), total=None, figures="")
         if self._bars is None:
             return
+        figures = {shown: str(shown).partition(f"{shown.name}: ")[2] for shown in self._tasks}
+        _fit(self._bars, figures)
         for shown, task in self._tasks.items():
-            _, _, figures = str(shown).partition(f"{shown.name}: ")
-            self._bars.update(task, total=shown.total, completed=shown.done, figures=figures)
+            self._bars.update(task, total=shown.total, completed=shown.done, figures=figures[shown])
         self._bars.refresh()
 
     def _end(self, ended: Stage) -> None:
@@ -253,15 +256,27 @@ def _indented(shown: Stage) -> str:
     return "  " * depth + shown.name
 
 
+def _fit(bars: Progress, figures: dict[Stage, str]) -> None:
+    """Share a line of the terminal: names in full, then the time left, then the bar; other figures are cut at the end."""
+    from rich.cells import cell_len
+
+    _, bar, text = bars.columns
+    room = bars.console.width - max(cell_len(_indented(shown)) for shown in figures) - 2  # and a space between two columns
+    needed = max(cell_len(figure.removesuffix(f", {shown.figures}")) for shown, figure in figures.items())
+    bar.bar_width = min(max(room - needed, BAR[0]), BAR[-1])  # pyright: ignore[reportAttributeAccessIssue] - a BarColumn
+    text.get_table_column().max_width = max(room - bar.bar_width, 1)  # pyright: ignore[reportAttributeAccessIssue]
+
+
 def _make_bars(stream: TextIO) -> Progress:
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn
+    from rich.table import Column
 
     # Without rich's thread and redirection of standard output and error: the thread here draws, and messages use `Display`.
     bars = Progress(
         TextColumn("{task.description}", markup=False),
-        BarColumn(bar_width=20),
-        TextColumn("{task.fields[figures]}", markup=False),
+        BarColumn(),
+        TextColumn("{task.fields[figures]}", markup=False, table_column=Column(no_wrap=True)),
         console=Console(file=stream),
         auto_refresh=False,
         transient=True,

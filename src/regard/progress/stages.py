@@ -79,12 +79,14 @@ class Stage:
         self.ended: float | None = None
         self.told: float | None = None
         self._initial = done
+        self._moved = self.started  # when `done` last changed
+        self._gap = 0.0  # seconds between the last two changes
         self._lock = threading.Lock()
         self._due = self.started + INTERVAL
 
     def __enter__(self) -> Self:
         self.parent = _CURRENT.get()
-        self.started = monotonic()
+        self.started = self._moved = monotonic()
         self._due = self.started + INTERVAL
         _CURRENT.set(self)
         try:
@@ -109,19 +111,22 @@ class Stage:
 
         A call takes about 0.4 microseconds. Count units of less than 40 microseconds in blocks, or use `track`.
         """
+        now = monotonic()
         with self._lock:
-            self.done += count
-        if (now := monotonic()) >= self._due:
+            if count:
+                self.done += count
+                self._gap, self._moved = now - self._moved, now
+        if now >= self._due:
             self._due = now + INTERVAL
             _tell(Event("advance", self))
 
     def update(self, *, done: int | None = None, total: int | None = None, figures: str | None = None) -> None:
         """Set units done, total or other figures; None keeps a value."""
         with self._lock:
-            self.done = self.done if done is None else done
+            count = 0 if done is None else done - self.done
             self.total = self.total if total is None else total
             self.figures = self.figures if figures is None else figures
-        self.advance(0)
+        self.advance(count)
 
     def track(self, items: Iterable[Item], *, block: int = 256) -> Iterator[Item]:
         """Iterate over items, counting each as one unit.
@@ -148,15 +153,26 @@ class Stage:
 
     @property
     def rate(self) -> float | None:
-        """Units per second since the start; None before the first."""
+        """Units per second since the start; None before the first.
+
+        Until a stage ends, the time since its last unit counts only if it exceeds that of the unit before: the rate of slow units stays.
+        """
         seconds, done = self.seconds, self.done - self._initial
+        if self.ended is None:
+            seconds -= min(self._idle, self._gap)
         return done / seconds if done > 0 and seconds > 0 else None
 
     @property
     def remaining(self) -> float | None:
         """Seconds left at the current rate; None if total or rate is unknown."""
         rate = self.rate
-        return None if self.total is None or rate is None else max(0, self.total - self.done) / rate
+        if self.total is None or rate is None:
+            return None
+        return max(0.0, (self.total - self.done) / rate - min(self._idle, self._gap))
+
+    @property
+    def _idle(self) -> float:
+        return monotonic() - self._moved
 
     def __str__(self) -> str:
         parts = []
@@ -165,16 +181,17 @@ class Stage:
             parts.append(f"{self.done:,} of {self.total:,} {self.unit}{share}")
         elif self.done:
             parts.append(f"{self.done:,} {self.unit}")
-        if (rate := self.rate) is not None:
-            parts.append(f"{rate:,.0f}/s" if rate >= 10 else f"{rate:.2g}/s")
-        if self.figures:
-            parts.append(self.figures)
+        # A narrow terminal cuts the end, so the time comes first and the figures last.
         if self.ended is not None:
             parts.append(f"took {clock(self.seconds)}")
         elif (remaining := self.remaining) is not None:
             parts.append(f"{clock(remaining)} left")
         elif self.seconds >= LOG_INTERVAL:
             parts.append(f"{clock(self.seconds)} so far")
+        if (rate := self.rate) is not None:
+            parts.append(speed(rate))
+        if self.figures:
+            parts.append(self.figures)
         return f"{self.name}: {', '.join(parts)}" if parts else self.name
 
 
@@ -296,6 +313,18 @@ def log_events(event: Event) -> None:
             return
         event.stage.told = now
         _LOGGER.info("%s", str(event.stage))  # format now: a handler may write it later, when the stage has advanced
+
+
+def speed(rate: float) -> str:
+    """Format units per second; slow ones as the seconds of one unit.
+
+    Example:
+        >>> speed(1234.5), speed(2.5), speed(0.05)
+        ('1,234/s', '2.5/s', '20 s each')
+    """
+    if rate >= 1:
+        return f"{rate:,.0f}/s" if rate >= 10 else f"{rate:.2g}/s"
+    return f"{1 / rate:,.0f} s each" if rate <= 0.1 else f"{1 / rate:.2g} s each"
 
 
 def clock(seconds: float) -> str:

@@ -58,12 +58,12 @@ class LiveTable:
         for name in [name for name in self._rows if name not in running]:
             self._rows.pop(name)[1]()
         for name in running:
+            done, figures = _newest(self._runs / name / "log.jsonl")
             if name not in self._rows:
                 # In a separate context: each is part of the study, not of the previous run.
-                row, context = stage(f"Run {name}", unit="updates"), self._within.copy()
+                row, context = stage(f"Run {name}", unit="updates", done=done or 0), self._within.copy()
                 context.run(row.__enter__)
                 self._rows[name] = row, lambda row=row, context=context: context.run(row.__exit__, None, None, None)
-            done, figures = _newest(self._runs / name / "log.jsonl")
             self._rows[name][0].update(done=done, figures=figures)
 
 
