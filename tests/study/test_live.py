@@ -65,7 +65,7 @@ def test_each_run_at_work_is_a_stage_that_tells_its_update_and_loss(tmp_path: Pa
         stages = [line.split(",")[0] for line in told]
     assert done == ["a-x-1"]
     assert told[0].startswith("start Training runs: 4 of 7 runs (57%)")
-    assert "start Run a-x-1: " in stages
+    assert "start Run a-x-1: 5 updates: " in stages
     [ended] = [line for line in told if line.startswith("end Run a-x-1")]
     assert ended.startswith("end Run a-x-1: 5 updates")
     assert "loss 2.250" in ended

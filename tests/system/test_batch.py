@@ -93,7 +93,7 @@ def test_the_same_command_does_what_is_new_changed_or_damaged_and_nothing_else(t
     assert times(output) == after
     code, _, err = call(*words, "--beam-size", "3")
     assert code == 2
-    assert "manifest.jsonl: written by another command, other options or another model; choose another --output, or remove it" in err
+    assert "manifest.jsonl: written with other options (beam-size); choose another --output, or remove it" in err
 
 
 def test_a_shard_that_cannot_be_read_keeps_no_other_from_being_done(tmp_path: Path, call: Call) -> None:
@@ -182,7 +182,11 @@ def test_what_does_not_fit_is_refused_before_anything_is_written(tmp_path: Path,
         (["--output", output], "--output: only with --input"),
         (["--workers", 2], "--workers: only with --input"),
         (["--input", paths[1]], "--output FOLDER: needed, where the answers to --input go"),
-        ([paths[1], "--input", paths[0], "--output", output], "FILE: not with --input, which takes lines and writes lines"),
+        ([paths[1], "--input", paths[0], "--output", output], "--input takes one pattern, and no other files; quote it"),
+        (
+            ["--input", tmp_path / "shards", "--output", output],
+            f"--input {tmp_path}/shards: a folder; for the files in it: --input '{tmp_path}/shards/*'",
+        ),
         (["--timing", "--input", paths[0], "--output", output], "--timing: not with --input, which takes lines and writes lines"),
         (["--input", f"{tmp_path}/no*", "--output", output], f"--input {tmp_path}/no*: no such file, and no file has a name like this"),
         (["--input", pattern, "--output", output], f"{paths[0]} and {paths[0]}.gz would have one output, {output}/00.en"),

@@ -216,7 +216,7 @@ def interrupt_and_resume(
     finished, out, err = call(*words)  # once more: nothing is left to do, and it says so
     assert (finished, digest(out).decode().strip()) == (0, undisturbed)
     assert "train" not in err
-    assert b"30 updates (max_updates)" in out
+    assert b"30 updates (training.max_updates)" in out
 
 
 @pytest.mark.parametrize(

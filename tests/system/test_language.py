@@ -29,7 +29,7 @@ def test_training_starts_and_resumes_from_the_command_line(call: Callable[..., A
     words += ["vocabulary.kind=character", "model.hidden_size=8", "model.embed_dim=4", "training.streams=2", "training.max_updates=2"]
     first, again = call(*words), call(*words)
     assert (first.code, again.code) == (0, 0)
-    assert b"2 updates (max_updates); model in" in first.out
+    assert b"2 updates (training.max_updates); model in" in first.out
     assert first.out.splitlines()[-1] == again.out.splitlines()[-1]
 
 

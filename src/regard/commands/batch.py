@@ -25,7 +25,7 @@ from regard.strict_json import parse_json
 
 MANIFEST = "manifest.jsonl"
 ALONE = (
-    *("files", "images", "listing", "features", "source", "target", "second_source", "links", "timing", "choose"),
+    *("images", "listing", "features", "source", "target", "second_source", "links", "timing", "choose"),
     *("captions", "examples", "text", "json_file"),
 )
 """Parameters of commands for another input or output than lines."""
@@ -57,7 +57,9 @@ def run_batch(
     """
     from regard.training import run_lock
 
-    called = {"json_file": "--json", "files": "FILE"}
+    if any(isinstance(parameters.get(name), list | tuple) and parameters[name] for name in ("files", "images")):
+        raise ConfigError("--input takes one pattern, and no other files; quote it, or the shell expands it: --input 'shards/*.en'")
+    called = {"json_file": "--json"}
     given = {called.get(name, f"--{name.replace('_', '-')}"): parameters.get(name) or None for name in ALONE}
     refuse(given, "not with --input, which takes lines and writes lines")
     if output is None:
@@ -147,6 +149,8 @@ def _find(pattern: str, output: Path) -> dict[str, Path]:
     paths = [Path(pattern)] if plain else sorted(path for path in map(Path, glob.glob(pattern, recursive=True)) if not path.is_dir())
     if special := [str(path) for path in paths if path.exists() and not path.is_file()]:
         raise DataError(f"--input {pattern}: {special[0]} is not a file")
+    if Path(pattern).is_dir():
+        raise DataError(f"--input {pattern}: a folder; for the files in it: --input '{Path(pattern) / '*'}'")
     if not paths:
         raise DataError(f"--input {pattern}: no such file, and no file has a name like this")
     common = Path(os.path.commonpath([path.parent.resolve() for path in paths]))
@@ -214,8 +218,22 @@ def _read_manifest(output: Path, about: Mapping[str, Any]) -> dict[str, dict[str
         with suppress(ValueError, RecursionError):  # the last line of a killed process
             entries.append(parse_json(line))
     if not entries or entries[0] != about:
-        raise ConfigError(f"{path}: written by another command, other options or another model; choose another --output, or remove it")
+        why = _difference(entries[0] if entries else None, about)
+        raise ConfigError(f"{path}: written with {why}; choose another --output, or remove it")
     return {entry["shard"]: entry for entry in entries[1:] if _is_entry(entry)}
+
+
+def _difference(before: Any, about: Mapping[str, Any]) -> str:
+    """Name what distinguishes the answers in a folder from those of this command."""
+    if not isinstance(before, dict) or before.keys() != about.keys() or not isinstance(before["options"], dict):
+        return "another version, or damaged"
+    if before["command"] != about["command"]:
+        return f"another command ({before['command']})"
+    if before["runs"] != about["runs"]:
+        return "another model or other settings of it"
+    old, new = before["options"], about["options"]
+    names = [name for name in sorted({*old, *new}) if old.get(name) != new.get(name)]
+    return f"other options ({', '.join(names)})".replace("_", "-")
 
 
 def _is_entry(entry: Any) -> bool:

@@ -43,7 +43,7 @@ def caption(
     names: Annotated[bool, typer.Option("--names", help="start each line with the image path and a tab")] = False,
     json_lines: Annotated[bool, typer.Option("--json", help="one JSON object per line: image, text, tokens, score")] = False,
     json_input: Annotated[
-        bool, typer.Option("--json-input", help='with --list -: read JSON objects, {"id": ..., "image": "PATH"}; answer with JSON')
+        bool, typer.Option("--json-input", help='read JSON objects from standard input, {"id": ..., "image": "PATH"}; answer with JSON')
     ] = False,
 ) -> None:
     """Caption images.
@@ -58,9 +58,9 @@ def caption(
     from regard.tasks.captioning_prediction import Caption, Captioner
     from regard.tasks.chunking import in_chunks
 
-    awaits = listing == Path("-")
-    if json_input and not awaits:
-        raise ConfigError("--json-input: only with --list -, paths on standard input")
+    if json_input and (images or features is not None or listing not in (None, Path("-"))):
+        raise ConfigError("--json-input: reads standard input (--list -), so give no IMAGE, other --list or --features")
+    awaits = json_input or listing == Path("-")
     if awaits + bool(images or (listing and not awaits)) + (features is not None) != 1:
         raise ConfigError("caption: give it images (files, folders, --list FILE), --list - for standard input, or --features FILE")
     captioner = Captioner.open(run)

@@ -119,7 +119,8 @@ def _train(
     if result.interrupted is not None:
         write_message(f"stopped by signal {result.interrupted} after update {result.step}; the same command resumes")
         raise typer.Exit(128 + result.interrupted)
-    write_line(f"{result.step} updates ({result.reason}); model in {result.model}; sha256 of the last weights {result.weights_sha256}")
+    why = {"epochs": "all epochs", "max_updates": "training.max_updates", "patience": "training.patience"}.get(result.reason, result.reason)
+    write_line(f"{result.step:,} updates ({why}); model in {result.model}; sha256 of the last weights {result.weights_sha256}")
     if examples is not None:
         describe_labels(evaluate_labels(open_sentence_run(out), examples), write_line)
 

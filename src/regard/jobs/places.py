@@ -11,6 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from regard import progress
 from regard.errors import ConfigError, RegardError, TrainingError, missing_extra
 from regard.jobs.pool import Answer, Job, Pool, Worker, WorkerLost
 from regard.jobs.process_worker import ProcessWorker
@@ -78,6 +79,19 @@ def _on_ray(words: Sequence[str], on: str, workers: int | None, needs: dict[str,
     # Before importing Ray: no usage reports, and no changes to devices that were not requested.
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    with progress.stage("Starting Ray" if on == "ray" else f"Connecting to Ray at {on}"):
+        ray = _connect(on)
+    there = ray.cluster_resources()
+    room = [int(there.get(kind, 0) // need) for kind, need in zip(("CPU", "GPU"), needs.values(), strict=True) if need]
+    if not min(room) and workers is None:
+        raise ConfigError(f"--on {on}: no machine has room for a worker of {needs['num_cpus']} cores and {needs['num_gpus']} GPUs")
+    remote = ray.remote(RemoteWorker).options(max_concurrency=2, **needs)
+    environment = {THREADS: str(needs["num_cpus"]), **environment}
+    return Pool(lambda number: RayWorker(ray, remote.remote(list(words), environment, str(Path.cwd()))), workers or min(room))
+
+
+def _connect(on: str) -> Any:
+    """Import Ray and join or start its cluster."""
     try:
         ray: Any = importlib.import_module("ray")
     except ImportError as error:
@@ -90,13 +104,7 @@ def _on_ray(words: Sequence[str], on: str, workers: int | None, needs: dict[str,
             ray.init(None if on == "ray" else on, log_to_driver=False, logging_level="ERROR", include_dashboard=False)
         except (ConnectionError, ValueError, RuntimeError, OSError) as error:
             raise ConfigError(f"--on {on}: no Ray cluster there ({' '.join(str(error).split())[:200]})") from error
-    there = ray.cluster_resources()
-    room = [int(there.get(kind, 0) // need) for kind, need in zip(("CPU", "GPU"), needs.values(), strict=True) if need]
-    if not min(room) and workers is None:
-        raise ConfigError(f"--on {on}: no machine has room for a worker of {needs['num_cpus']} cores and {needs['num_gpus']} GPUs")
-    remote = ray.remote(RemoteWorker).options(max_concurrency=2, **needs)
-    environment = {THREADS: str(needs["num_cpus"]), **environment}
-    return Pool(lambda number: RayWorker(ray, remote.remote(list(words), environment, str(Path.cwd()))), workers or min(room))
+    return ray
 
 
 class RemoteWorker:
