@@ -57,7 +57,7 @@ def test_a_suggestion_works_when_it_is_typed(typed: str, expected: str) -> None:
     load_config(None, words.split())
 
 
-@pytest.mark.parametrize("typed", ["nonsense", "nonsense=1", "model.cell=foo", "epochs=[1, 2]", "epochs=none", "model.type=3"])
+@pytest.mark.parametrize("typed", ["nonsense", "nonsense=1", "model.cell=foo", "epochs=[1, 2]", "training.epochs=two", "model.type=3"])
 def test_where_nothing_would_work_nothing_is_suggested(typed: str) -> None:
     assert suggested(typed) is None
 

@@ -126,7 +126,7 @@ def _forget_output() -> None:
 
 
 @app.callback(invoke_without_command=True)
-def _version(version: Annotated[bool, typer.Option("--version", help="print the version and leave")] = False) -> None:
+def _version(version: Annotated[bool, typer.Option("--version", help="print the version and exit")] = False) -> None:
     if version:
         print(f"regard {__version__}")
         raise typer.Exit

@@ -147,9 +147,9 @@ def test_every_kind_of_vocabulary_and_separate_tables_go_along(tmp_path: Path, k
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        (RNNConfig(), "model.type: rnn, but CTranslate2 runs plain Transformers only"),
-        (TransformerConfig(decoder="recurrent"), "model.decoder: recurrent, but CTranslate2 runs plain Transformers only"),
-        (CrossedConfig(), "model.type: crossed, but CTranslate2 runs plain Transformers only"),
+        (RNNConfig(), "model.type: rnn, but CTranslate2 runs standard Transformers only"),
+        (TransformerConfig(decoder="recurrent"), "model.decoder: recurrent, but CTranslate2 runs standard Transformers only"),
+        (CrossedConfig(), "model.type: crossed, but CTranslate2 runs standard Transformers only"),
         (
             load_config(None, ["model.type=transformer", "model.area.max_area=3"]).model,
             "model.area: set, but CTranslate2 has no area attention",

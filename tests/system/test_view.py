@@ -72,7 +72,7 @@ def test_one_map_and_head_can_be_drawn(call, runs):
     ("words", "message"),
     [
         (["--map", "cross 7"], "map 'cross 7': no such map; known ones: alignment, "),
-        (["--map", "cross 1", "--head", 3], "head: map 'cross 1' has only 2"),
+        (["--map", "cross 1", "--head", 3], "head: map 'cross 1' has only 2 heads"),
         (["--head", 0], "--head"),
     ],
 )

@@ -76,7 +76,7 @@ def test_a_training_is_a_stage_with_its_figures(tmp_path: Path, capfd: pytest.Ca
 def test_before_it_starts_a_training_tells_its_updates_and_soon_how_long_they_take(tmp_path: Path, messages: list[str]) -> None:
     tiny.run(tmp_path, max_updates=40, epochs=100)
     told = [line for line in messages if " in all" in line or line.startswith("expected")]
-    assert re.fullmatch(r"[\d,]+ updates an epoch, 40 in all on cpu", told[0])
+    assert re.fullmatch(r"[\d,]+ updates per epoch, 40 in all on cpu", told[0])
     assert re.fullmatch(r"expected: 0:00:\d\d for 27 more updates, at \S+ s each, evaluations not counted", told[1])
     assert len(told) == 2
 

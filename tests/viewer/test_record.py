@@ -186,7 +186,7 @@ def test_one_head_or_the_mean_of_all_can_be_taken_by_name():
     assert record.matrix().key == ["a", "␣b", "↵"]
     for name, head, message in (
         ("third", None, "known ones: cross, second"),
-        ("second", 2, "map 'second' has only 2"),
+        ("second", 2, "map 'second' has only 2 heads"),
         (None, -1, "head -1: expected a number of 0"),
     ):
         with pytest.raises(DataError, match=message):

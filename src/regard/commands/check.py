@@ -27,7 +27,7 @@ def check(
 
     Does it attend to later tokens, padding, or other rows, and in which layer does that begin?
 
-    Leaves with 0 where nothing leaks, 1 where something does, and 2 for a wrong command line or folder.
+    Exit code: 0 without a leak, 1 with one, 2 for an error.
     """
     if (run is None) == (hf is None):
         raise ConfigError("check: give a run folder, or --hf and the folder of a Hugging Face model")

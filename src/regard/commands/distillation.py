@@ -36,7 +36,9 @@ def shortlist(
     candidates: Annotated[int, typer.Option(min=1, help="target tokens per source token")] = 50,
     frequent: Annotated[int, typer.Option(min=0, help="most frequent target tokens, for every sentence")] = 100,
 ) -> None:
-    """Learn which target words may translate each source word, and store it in the run.
+    """Learn the likely target words of each source word.
+
+    The list is stored in the run.
 
     `regard translate --shortlist` and decoding.shortlist=true then compute only these outputs; `regard export --format ctranslate2` writes
     them as vmap.txt. Every 20th pair is left out, and up to 1,000 of these are measured.
@@ -98,7 +100,7 @@ def distill(
     cpus: Cpus = None,
     gpus: Gpus = None,
 ) -> None:
-    """Translate text with a trained model, as training text for a smaller one.
+    """Translate text as training data for a smaller model.
 
     Sequence-level knowledge distillation (Kim and Rush 2016): the student learns the teacher's translations by beam search. OUT/source has
     the sources in files, OUT/target their translations. The same command resumes.

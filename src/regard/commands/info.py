@@ -39,7 +39,7 @@ def list_(
     task: Annotated[str, typer.Option(help="with settings: the task")] = "translation",
     wide: Annotated[bool, typer.Option("--wide", help="never wrap lines, even on a terminal")] = False,
 ) -> None:
-    """List the mechanisms, the tasks, or every setting with its default."""
+    """List mechanisms, tasks, or settings with defaults."""
     from regard.commands.info import mechanism_table, setting_lines
     from regard.config import TASKS
 
@@ -70,7 +70,7 @@ def _folded(line: str, columns: int | None) -> list[str]:
 @commands.command()
 def parameters(
     config: Annotated[Path, typer.Argument(help="settings in a YAML file")],
-    overrides: Annotated[list[str] | None, typer.Argument(metavar="[key.sub=value]...")] = None,
+    overrides: Annotated[list[str] | None, typer.Argument(metavar="[key.sub=value]...", help="settings that override the file's")] = None,
     source_size: Annotated[int | None, typer.Option(min=4, help="source vocabulary entries; default: vocabulary.size")] = None,
     target_size: Annotated[
         int | None, typer.Option(min=4, help="target vocabulary entries, or those of the only one; default: vocabulary.size")

@@ -304,7 +304,8 @@ def _explain(item: Mapping[str, Any], kind: type[Frozen]) -> str:
         given = item["input"]
         if isinstance(given, Mapping):  # an unknown family
             given = given.get("type")
-        meant = _meant(suggested_mechanism(kind, given))
+        not_parsed = str(item["type"]).endswith("_parsing")  # a number was expected; "two" is also a word of an alias
+        meant = "" if not_parsed else _meant(suggested_mechanism(kind, given))
         return f"{path}: {item['msg']}, found {shown(item['input'])}{meant}" if path else str(item["msg"])
     if names == ["device"]:
         return "device: no setting of a run; --device cpu|cuda, or REGARD_DEVICE in the environment, chooses where it is trained"

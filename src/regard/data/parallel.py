@@ -113,7 +113,7 @@ def stream_pairs(
     name = str(source).removesuffix(".gz")
     parse = {".jsonl": _from_json, ".tsv": _from_columns}.get(os.path.splitext(name)[1])
     if parse is None:
-        raise DataError(f"{source}: expected a .jsonl, .tsv or .tmx file of pairs, or a second file with the targets")
+        raise DataError(f"{source}: expected a .jsonl, .tsv or .tmx file of pairs, or a second file with the targets (--target)")
     for number, line in enumerate(stream_lines(source), start=1):
         yield parse(line, f"{source}, line {number}", columns)
 

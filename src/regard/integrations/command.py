@@ -31,7 +31,10 @@ def export(
     format: Annotated[Literal["ctranslate2", "onnx", "html"], typer.Option(help="format of the export")] = "ctranslate2",
     weights: Annotated[WeightKind, typer.Option(help="onnx, html: how matrices are stored")] = "float32",
 ) -> None:
-    """Export a trained run: ONNX files of any task, a page with the model inside, or a Transformer for CTranslate2."""
+    """Export a run to ONNX, CTranslate2 or one offline page.
+
+    ONNX and the page take runs of every task, CTranslate2 standard Transformers.
+    """
     with progress.stage(f"Exporting {run}"):
         if format == "onnx":
             from regard.integrations import onnx

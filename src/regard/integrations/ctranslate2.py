@@ -122,12 +122,12 @@ def check_config(config: ModelConfig) -> None:
         >>> check_config(CrossedConfig())
         Traceback (most recent call last):
             ...
-        regard.errors.ConfigError: model.type: crossed, but CTranslate2 runs plain Transformers only
+        regard.errors.ConfigError: model.type: crossed, but CTranslate2 runs standard Transformers only
     """
     if not isinstance(config, TransformerConfig):
-        raise ConfigError(f"model.type: {config.type}, but CTranslate2 runs plain Transformers only")
+        raise ConfigError(f"model.type: {config.type}, but CTranslate2 runs standard Transformers only")
     if config.decoder == "recurrent":
-        raise ConfigError("model.decoder: recurrent, but CTranslate2 runs plain Transformers only")
+        raise ConfigError("model.decoder: recurrent, but CTranslate2 runs standard Transformers only")
     if config.second is not None:
         raise ConfigError("model.second: set, but CTranslate2 reads one input only")
     if config.area is not None:

@@ -145,7 +145,7 @@ class _Loop:
         self.model.train()
         with self.workers or nullcontext(), self.log, self.history:
             epoch = math.ceil(len(self._plan(self.progress.epoch)) / self.group_size)
-            reporting.message(f"{epoch:,} updates an epoch, {self.total:,} in all on {self.world.device}")
+            reporting.message(f"{epoch:,} updates per epoch, {self.total:,} in all on {self.world.device}")
             reporting.message(self.how)
             if self.config.warmup_updates >= self.total:
                 reporting.message(

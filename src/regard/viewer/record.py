@@ -180,7 +180,7 @@ class AttentionRecord:
         if head is not None and head < 0:
             raise DataError(f"head {head}: expected a number of 0 or more")
         if head is not None and head >= heads:
-            raise DataError(f"head: map {shown(found.name)} has only {heads}")
+            raise DataError(f"head: map {shown(found.name)} has only {heads} head{'s' * (heads > 1)}")
         weights = found.weights[0 if heads == 1 else head] if heads == 1 or head is not None else found.weights.mean(0)
         of_head = f", head {found.heads[head] if found.heads else head + 1}" if head is not None else ""
         return Matrix(self.labels(found.query), self.labels(found.key), weights, found.name + of_head)
