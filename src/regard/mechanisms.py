@@ -276,7 +276,7 @@ MECHANISMS = (
         "1-D areas, Eq. 3 and 4",
         "Areas(max_area), ops.area_attention",
         "Li 2018, Eq. 3-4",
-        "an area is a run of 1 to max_area items; k_area = mean of its keys; v_area = sum of its values; c = sum of a_area v_area",
+        "an area is 1 to max_area adjacent items; k_area = mean of its keys; v_area = sum of its values; c = sum of a_area v_area",
         _AREAS,
         "model.attention.area.max_area=5",
     ),
