@@ -13,7 +13,7 @@ from regard.errors import ConfigError
 from regard.explanations import METHODS, LanguageBatch, explain
 from regard.tasks import attention_records
 from regard.tasks.attention_records import translation_records
-from regard.tasks.explained_examples import batches_of_run, explain_batches
+from regard.tasks.explained_examples import ExplainedExample, batches_of_run, describe_example, explain_batches
 from regard.tasks.explained_records import ALTERNATIVES
 from regard.tasks.faithful_methods import measure_methods
 from regard.tasks.language_prediction import LanguageModel
@@ -183,3 +183,9 @@ def test_pointing_counts_the_words_whose_best_cell_lies_on_what_they_name(tmp_pa
     tiny_sentences.train(tiny_sentences.configuration(tmp_path, training={"max_updates": 2}), tmp_path / "labels")
     with pytest.raises(ConfigError, match=r"--regions: .* is a run of the task classification"):
         batches_of_run(tmp_path / "labels", captions, regions=regions)
+
+
+def test_printed_tokens_show_spaces_and_no_control_character() -> None:
+    lines: list[str] = []
+    describe_example(ExplainedExample([" a", " b"], ["\x1b[1m"], {"weights": np.array([[0.25, 0.75]])}), lines.append)
+    assert lines == ["weights: \u241b[1m <- \u2423b 0.750, \u2423a 0.250"]

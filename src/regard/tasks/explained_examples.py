@@ -33,6 +33,7 @@ from regard.tasks.translation_prediction import Translator
 from regard.tasks.translation_run import TranslationRun, open_translation_run
 from regard.tasks.word_links import LinkUnit, overlap_shares, regroup_weights, unit_spans
 from regard.viewer import Grid
+from regard.viewer.text import visible
 
 BATCH_SIZE = 16
 RESOLUTION = 8
@@ -269,4 +270,4 @@ def describe_example(example: ExplainedExample, say: Callable[[str], None], *, m
     for method, table in example.scores.items():
         for output, row in zip(example.outputs, table, strict=True):
             best = sorted(range(len(row)), key=lambda place: (-row[place], place))[:most]
-            say(f"{method}: {output} <- " + ", ".join(f"{example.inputs[place]} {row[place]:.3f}" for place in best))
+            say(f"{method}: {visible(output)} <- " + ", ".join(f"{visible(example.inputs[place])} {row[place]:.3f}" for place in best))
