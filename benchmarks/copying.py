@@ -27,7 +27,7 @@ from regard.data.parallel import SentencePair, read_pairs
 from regard.metrics import exact_match
 from regard.tasks import Translator, generate, train_translation
 from regard.tasks.explained_examples import translation_batches
-from regard.tasks.faithful_methods import measure_methods
+from regard.tasks.method_faithfulness import measure_methods
 from regard.tasks.translation_evaluation import KnownLinks, read_links
 from regard.tasks.translation_run import TranslationRun, open_translation_run
 

@@ -43,10 +43,11 @@ from regard.tasks import (
     train_translation,
 )
 from regard.tasks.captioning_run import open_caption_run
+from regard.tasks.classification_data import read_labelled_file
 from regard.tasks.classification_evaluation import evaluate_labels
-from regard.tasks.classification_training import open_sentence_run, read_labelled_file
+from regard.tasks.classification_run import open_sentence_run
 from regard.tasks.explained_examples import ExplainedBatch, caption_batches, label_batches, translation_batches
-from regard.tasks.faithful_methods import GREEDY, RANDOM, measure_methods
+from regard.tasks.method_faithfulness import GREEDY, RANDOM, measure_methods
 from regard.tasks.translation_evaluation import KnownLinks, read_links
 from regard.training import TrainResult
 

@@ -18,9 +18,10 @@ from typing import Any, NamedTuple
 from harness import RESULTS, ROOT, machine, options, regard, spread, training_of, write
 
 from regard.config import task_of
+from regard.tasks.classification_data import read_labelled_file
 from regard.tasks.classification_evaluation import evaluate_labels
-from regard.tasks.classification_training import open_sentence_run, read_labelled_file
-from regard.tasks.explain import explain_run
+from regard.tasks.classification_run import open_sentence_run
+from regard.tasks.classifier_attention import explain_run
 
 SEEDS = (1, 2, 3)
 

@@ -16,7 +16,7 @@ from regard.errors import ConfigError
 from regard.integrations.page_model import page_model
 from regard.integrations.portable_run import OpenedRun
 from regard.tasks.classification_prediction import label_texts
-from regard.tasks.classification_training import SentenceRun
+from regard.tasks.classification_run import SentenceRun
 from regard.tasks.hop_attention import example_record
 from regard.viewer import page_records
 from regard.viewer.page import render_page

@@ -14,7 +14,7 @@ from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import WebDriverWait
 
 from regard.tasks.captioning_prediction import Captioner
-from regard.tasks.classification import Classifier, Entailer
+from regard.tasks.classification_prediction import Classifier, Entailer
 from regard.tasks.forced_text import Glossary, Term
 from regard.tasks.translation_prediction import Translator
 from tests.serve.driver import Server, Site, hosted, serving

@@ -27,7 +27,7 @@ from regard.serve.routes import TASKS, endpoints, open_models
 from regard.tasks import Translator, generate, train_translation
 from regard.tasks.attention_records import attention_records
 from regard.tasks.captioning_prediction import Captioner
-from regard.tasks.classification import Classifier, Entailer
+from regard.tasks.classification_prediction import Classifier, Entailer
 from regard.viewer import AttentionRecord, page_records
 from tests.serve.driver import JSON, Site
 from tests.serve.test_json_schema import keywords

@@ -16,7 +16,7 @@ from regard.study.grid import check_study
 from regard.study.report_files import markdown, page
 from regard.tasks import generate
 from regard.tasks.explained_examples import ExplainedBatch, batches_of_run
-from regard.tasks.faithful_methods import measure_methods
+from regard.tasks.method_faithfulness import measure_methods
 from regard.tasks.translation_evaluation import read_links
 from tests.study.test_grid import train_here, written
 

@@ -32,7 +32,7 @@ def _in_a_folder_of_its_own(monkeypatch, tmp_path):
 def runs(tmp_path_factory) -> Path:
     """A folder with small runs of both tasks and several vocabularies, and their files."""
     from regard.config import ClassificationConfig, EntailmentConfig, load_config
-    from regard.tasks.classification import train_classification, train_entailment
+    from regard.tasks.classification_training import train_classification, train_entailment
 
     folder = tmp_path_factory.mktemp("runs")
     write(folder / "sentences.tsv", sentences(40, 5))

@@ -13,12 +13,13 @@ import pytest
 from regard.config import ClassificationConfig, EntailmentConfig, load_config
 from regard.data.labelled import LabelledExample, LabelledFile
 from regard.errors import CheckpointError, ConfigError, DataError, RegardError
-from regard.tasks.classification import Classifier, Entailer, split_pair
+from regard.tasks.classification_data import encode_labelled, read_labelled_file
 from regard.tasks.classification_evaluation import describe_label_comparison, describe_labels, evaluate_labels
-from regard.tasks.classification_prediction import label_texts
-from regard.tasks.classification_training import RUN_FILES, encode_labelled, measure_labels, open_sentence_run, read_labelled_file
-from regard.tasks.explain import describe_explanation, explain_run
-from regard.tasks.faithfulness import measure_faithfulness
+from regard.tasks.classification_prediction import Classifier, Entailer, label_texts, split_pair
+from regard.tasks.classification_run import RUN_FILES, open_sentence_run
+from regard.tasks.classification_training import measure_labels
+from regard.tasks.classifier_attention import describe_explanation, explain_run
+from regard.tasks.classifier_faithfulness import measure_faithfulness
 from regard.tasks.hop_attention import example_records, hop_overlap, label_records, line_records, words_by_label
 from tests.tasks.tiny_sentences import CLASSIFIERS, DECIDING, ENTAILERS, configuration, pairs, sentences, train, untrained, write
 
@@ -192,7 +193,7 @@ def test_word_vectors_are_the_start_of_the_words_they_have(tmp_path: Path, messa
     (tmp_path / "vectors.txt").write_text("joy 1 2 3 4 5 6\nTHE 9 9 9 9 9 9\nbore 6 5 4 3 2 1\n")
     model = {"tune_embeddings": False}
     config = configuration(tmp_path, data={"vectors": str(tmp_path / "vectors.txt")}, model=model, training={"max_updates": 1})
-    from regard.tasks.classification import train_classification
+    from regard.tasks.classification_training import train_classification
 
     assert isinstance(config, ClassificationConfig)
     train_classification(config, tmp_path / "run")
@@ -363,7 +364,7 @@ def test_a_damaged_run_is_refused_by_file(tmp_path: Path, name: str) -> None:
 
 def test_validation_examples_are_held_out_where_there_are_none(tmp_path: Path, messages: list[str]) -> None:
     config = configuration(tmp_path, count=60, data={"valid": None}, training={"max_updates": 1})
-    from regard.tasks.classification import train_classification
+    from regard.tasks.classification_training import train_classification
 
     assert isinstance(config, ClassificationConfig)
     train_classification(config, tmp_path / "run")

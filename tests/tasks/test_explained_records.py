@@ -15,8 +15,8 @@ from regard.tasks import attention_records
 from regard.tasks.attention_records import translation_records
 from regard.tasks.explained_examples import ExplainedExample, batches_of_run, describe_example, explain_batches
 from regard.tasks.explained_records import ALTERNATIVES
-from regard.tasks.faithful_methods import measure_methods
 from regard.tasks.language_prediction import LanguageModel
+from regard.tasks.method_faithfulness import measure_methods
 from regard.viewer import AttentionRecord
 from tests.tasks import tiny_captions, tiny_language, tiny_sentences
 from tests.tasks.tiny import FAMILIES, translator

@@ -18,11 +18,12 @@ from regard.data.image_features import write_features
 from regard.data.token_arrays import FlatTokens, PackedTexts, TokenFile, write_tokens
 from regard.data.token_cache import TOKENS
 from regard.errors import ConfigError, DataError
-from regard.tasks import captioning_data, classification_training
+from regard.tasks import captioning_data, classification_data, classification_training
 from regard.tasks.captioning_data import CaptionCorpus, encode_captions, open_caption_sets, open_encoded
 from regard.tasks.captioning_run import open_caption_run
 from regard.tasks.captioning_training import train_captioning
-from regard.tasks.classification_training import encode_labelled, open_labelled, open_sentence_run
+from regard.tasks.classification_data import encode_labelled, open_labelled
+from regard.tasks.classification_run import open_sentence_run
 from tests.tasks import tiny_captions, tiny_sentences
 from tests.training import tiny
 
@@ -82,7 +83,7 @@ def test_kept_examples_are_those_of_the_files_and_train_the_same_weights(
     Path(str(config.data.train)).write_text("\n".join(rows) + "\n")
     weights = tiny_sentences.train(config, tmp_path / "run").weights_sha256
     run = open_sentence_run(tmp_path / "run")
-    files = classification_training.LabelledText(config, tmp_path / "new").parts
+    files = classification_data.LabelledText(config, tmp_path / "new").parts
     in_memory = [encode_labelled(file, config, run.vocabulary, run.labels) for file in files]
     kept = open_labelled(tmp_path / "run", len(files[1].examples[0].texts))
     assert sum(in_memory[0].left_out.values()) + sum(in_memory[1].left_out.values()) == 2
@@ -110,7 +111,7 @@ def test_labelled_files_are_read_once(tmp_path: Path, monkeypatch: pytest.Monkey
     with pytest.raises(tiny.Killed):
         tiny_sentences.train(config, tmp_path / "killed", on_event=kill)
     with monkeypatch.context() as patched:
-        patched.setattr(classification_training, "read_labelled_file", None)
+        patched.setattr(classification_data, "read_labelled_file", None)
         assert tiny_sentences.train(config, tmp_path / "killed").weights_sha256 == weights
     ids = tmp_path / "run" / TOKENS / "train-0.ids"
     content = ids.read_bytes()

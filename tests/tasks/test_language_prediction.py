@@ -140,14 +140,6 @@ def test_an_option_out_of_range_is_named() -> None:
         language_model().generate(["ein"], beam_size=0)
 
 
-def test_a_stream_is_answered_in_order() -> None:
-    model = language_model()
-    lines = [TEXTS[number % 6] + str(number) for number in range(1100)]
-    assert [item.line for item in model.score_stream(iter(lines))] == lines
-    texts = [item.text for item in model.generate_stream(iter(lines[:530]), max_length=1)]
-    assert all(text.startswith(line) for text, line in zip(texts, lines, strict=False))
-
-
 @pytest.mark.parametrize("attention", ATTENTIONS[1:])
 def test_a_record_holds_what_every_token_looked_at(attention: str) -> None:
     model = language_model("word", model={"attention": attention})

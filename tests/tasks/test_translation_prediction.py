@@ -14,7 +14,7 @@ from regard.config import DecodingConfig
 from regard.data import BOS, EOS, PAD, UNK, collate
 from regard.decoding import DecodingOptions, SamplingOptions, beam_search
 from regard.errors import ConfigError
-from regard.tasks import Translation, Translator, chunking, open_translation_run
+from regard.tasks import Translation, Translator, open_translation_run
 from tests.tasks.tiny import FAMILIES, KINDS, TEXTS, translator
 
 # Each breaks some reader's idea of a line. The rest of them is tested through the command line.
@@ -182,27 +182,6 @@ def test_decoding_that_does_not_fit_the_run_is_refused(parts: dict[str, Any], se
     subject = translator(**parts)
     with pytest.raises(ConfigError, match=message):
         subject.translate([], decoding=subject.run.config.decoding.model_copy(update=setting))
-
-
-@pytest.mark.parametrize(("lines", "characters"), [(3, 10**6), (10**6, 11)])
-def test_a_stream_gives_what_all_lines_at_once_give(monkeypatch: pytest.MonkeyPatch, lines: int, characters: int) -> None:
-    subject = translator()
-    expected = [item.text for item in subject.translate(LINES)]
-    monkeypatch.setattr(chunking, "CHUNK_ITEMS", lines)
-    monkeypatch.setattr(chunking, "CHUNK_CHARACTERS", characters)
-    read = 0
-
-    def source() -> Any:
-        nonlocal read
-        for line in LINES:
-            read += 1
-            yield line
-
-    stream = subject.stream(source())
-    assert next(stream).text == expected[0]
-    assert read <= 3  # it does not wait for the end
-    assert [item.text for item in stream] == expected[1:]
-    assert list(subject.stream([])) == []
 
 
 def test_each_batch_is_announced_so_that_a_signal_can_end_it() -> None:

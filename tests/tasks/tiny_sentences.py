@@ -11,8 +11,8 @@ import torch
 from regard.config import ClassificationConfig, EntailmentConfig, validate
 from regard.data.vocabulary import UNK, Vocabulary
 from regard.models.classifier import build_classifier
-from regard.tasks.classification import train_classification, train_entailment
-from regard.tasks.classification_training import SentenceConfig, SentenceRun
+from regard.tasks.classification_run import SentenceConfig, SentenceRun
+from regard.tasks.classification_training import train_classification, train_entailment
 from regard.training import TrainResult
 
 FILLERS = ["the", "a", "film", "with", "and", "one", "of", "it", "is", "was", "seen", "that", "plot", "scene", "actor", "story"]

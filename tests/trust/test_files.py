@@ -19,7 +19,7 @@ from regard.data.vocabulary import Vocabulary
 from regard.errors import RegardError
 from regard.serve.routes import TASKS
 from regard.tasks.captioning_run import open_caption_run
-from regard.tasks.classification_training import open_sentence_run
+from regard.tasks.classification_run import open_sentence_run
 from regard.tasks.language_training import open_language_run
 from regard.tasks.translation_run import open_translation_run
 from regard.training import latest_checkpoint

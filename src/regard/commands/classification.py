@@ -32,7 +32,7 @@ def classify(
 
     Writes one label per input line, always; an empty line gives an empty line.
     """
-    from regard.tasks.classification import Classifier
+    from regard.tasks.classification_prediction import Classifier
 
     classifier = Classifier.open(run)
     read = text_reader(("text",) if json_input else None)
@@ -53,7 +53,7 @@ def entail(
 
     Each line holds a premise, a tab and a hypothesis. Writes one label per input line, always; any other line gives an empty line.
     """
-    from regard.tasks.classification import Entailer, Pair, split_pair
+    from regard.tasks.classification_prediction import Entailer, Pair, split_pair
 
     entailer = Entailer.open(run)
 

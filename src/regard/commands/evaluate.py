@@ -216,8 +216,9 @@ def _captioning(run: Path, given: Mapping[str, Any]) -> tuple[dict[str, Any], li
 
 
 def _labels(run: Path, given: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    from regard.tasks.classification_data import read_labelled_file
     from regard.tasks.classification_evaluation import describe_label_comparison, describe_labels, evaluate_labels
-    from regard.tasks.classification_training import open_sentence_run, read_labelled_file
+    from regard.tasks.classification_run import open_sentence_run
 
     opened = open_sentence_run(run)
     file = read_labelled_file(opened.config, given["--examples"])

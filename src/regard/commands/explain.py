@@ -57,7 +57,7 @@ def explain(
         return
     refuse({"--examples": examples, "--source": source}, "not with --faithfulness, which names the examples")
     from regard.tasks.explained_examples import batches_of_run
-    from regard.tasks.faithful_methods import describe_table, measure_methods
+    from regard.tasks.method_faithfulness import describe_table, measure_methods
     from regard.tasks.translation_evaluation import read_links
 
     methods = _methods(method)
@@ -81,7 +81,7 @@ def _explain(run: Path, examples: Path, target: Path | None, method: str, json_f
 
 def _explain_labels(run: Path, examples: Path, settings: tuple[int, int, int], json_file: Path | None, output: Path | None) -> None:
     from regard.tasks.attention_records import save_records
-    from regard.tasks.explain import describe_explanation, explain_run
+    from regard.tasks.classifier_attention import describe_explanation, explain_run
 
     if json_file is not None and json_file == output:
         raise ConfigError(f"--json and --output: both name {output}")

@@ -105,8 +105,9 @@ def _train(
 
         sys.stdout.write(dump_config(settings))
         return
+    from regard.tasks.classification_data import read_labelled_file
     from regard.tasks.classification_evaluation import describe_labels, evaluate_labels
-    from regard.tasks.classification_training import open_sentence_run, read_labelled_file
+    from regard.tasks.classification_run import open_sentence_run
     from regard.tasks.glibc_memory import bound_free_memory
     from regard.tasks.table import TASKS
     from regard.tasks.train import train_task

@@ -1,12 +1,12 @@
 """Explanation methods from the literature for a model's outputs, and their faithfulness."""
 
+from regard.explanations.attention_based import attention_weights, gradient_times_attention, value_norms
 from regard.explanations.batches import CaptionBatch, LabelBatch, LanguageBatch, ModelBatch, TranslationBatch
 from regard.explanations.flow import attention_flow
 from regard.explanations.gradients import input_gradients, input_times_gradient, integrated_gradients
 from regard.explanations.methods import METHODS, explain
 from regard.explanations.occlusion import AreaEffects, greedy_order, leave_one_area_out, leave_one_out, replace_one
 from regard.explanations.rollout import alti, attention_rollout
-from regard.explanations.shown import attention_weights, gradient_times_attention, value_norms
 
 __all__ = [
     "METHODS",

@@ -7,12 +7,12 @@ from typing import Literal, get_args
 from torch import Tensor
 
 from regard.errors import ConfigError, listed, shown
+from regard.explanations.attention_based import attention_weights, gradient_times_attention, shown_attentions, value_norms
 from regard.explanations.batches import CaptionBatch, ModelBatch, TranslationBatch
 from regard.explanations.flow import attention_flow
 from regard.explanations.gradients import input_times_gradient, integrated_gradients
 from regard.explanations.occlusion import leave_one_area_out, leave_one_out, replace_one
 from regard.explanations.rollout import alti, attention_rollout
-from regard.explanations.shown import attention_weights, gradient_times_attention, shown_attentions, value_norms
 
 Method = Literal[
     "weights",

@@ -11,9 +11,9 @@ from torch import Tensor
 
 from regard.attention.areas import Areas
 from regard.errors import ConfigError
+from regard.explanations.attention_based import attention_weights, mapped_values
 from regard.explanations.batches import LabelBatch, ModelBatch
 from regard.explanations.layers import SECOND, SOURCE, TARGET, Sublayer, record_layers
-from regard.explanations.shown import attention_weights, mapped_values
 from regard.models.cross_attention import mean_head_weights
 
 LABEL = "label"

@@ -3,7 +3,7 @@
 Workers are processes that read jobs as JSON from a pipe, on this machine or, with Ray, on all machines of a cluster.
 """
 
-from regard.jobs.places import open_pool
+from regard.jobs.opening import open_pool
 from regard.jobs.pool import Pool, Worker, WorkerLost
 from regard.jobs.process_worker import ProcessWorker
 

@@ -22,7 +22,6 @@ from regard.observe.call import AttentionCall
 from regard.observe.functions import EXP, SOFTMAX
 from regard.observe.fused import FUSED, Packed, fast_path_kept, names_of_weights, open_multi_head
 from regard.observe.hooks import Hooks, methods_told
-from regard.observe.huggingface import layouts_told, removals_told
 from regard.observe.scopes import (
     Kind,
     Scope,
@@ -37,6 +36,7 @@ from regard.observe.scopes import (
     parts_of_batch,
     states_of,
 )
+from regard.observe.transformers_patches import layouts_told, removals_told
 from regard.observe.weights import attention_weights, check_heads, nested_attention_weights
 from regard.ops import attention as flex_attention
 

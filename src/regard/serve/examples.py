@@ -13,7 +13,7 @@ from PIL import Image
 from regard.data.lines import stream_lines
 from regard.errors import DataError
 from regard.tasks.captioning_data import build_preprocessing, read_caption_set
-from regard.tasks.classification_training import read_labelled_file
+from regard.tasks.classification_data import read_labelled_file
 from regard.viewer import StartingPoint
 
 COUNT = 4

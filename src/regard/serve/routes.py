@@ -241,7 +241,6 @@ def _line_records(worker: Any, lines: Sequence[str], decoding: Any, limits: Limi
     return [record and explained_line(worker.run, record, methods) for record in records] if methods else records
 
 
-NUMBERS = {"type": "array", "items": {"type": "number"}}
 PROBABILITY = {"type": "number", "minimum": 0, "maximum": 1}
 KEEP_TAGS = {
     "type": "boolean",

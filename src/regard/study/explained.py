@@ -16,10 +16,11 @@ from regard.explanations import METHODS
 from regard.explanations.methods import Method
 from regard.study.measure import pairs_of
 from regard.tasks.captioning_run import open_caption_run
-from regard.tasks.classification_training import open_sentence_run, read_labelled_file
+from regard.tasks.classification_data import read_labelled_file
+from regard.tasks.classification_run import open_sentence_run
 from regard.tasks.explained_examples import ExplainedBatch, caption_batches, label_batches, language_batches, translation_batches
-from regard.tasks.faithful_methods import measure_methods
 from regard.tasks.language_training import open_language_run
+from regard.tasks.method_faithfulness import measure_methods
 from regard.tasks.translation_evaluation import KnownLinks, read_links
 from regard.tasks.translation_run import open_translation_run
 from regard.tasks.word_links import LinkUnit
@@ -56,7 +57,7 @@ def explained_run(study: StudyConfig, cell: StudyCell, run: Path) -> dict[str, A
         run: its folder, finished.
 
     Returns:
-        `asked`, what `explained_as` returns, and `figures`, see `regard.tasks.faithful_methods.MethodFigures`, without methods that are
+        `asked`, what `explained_as` returns, and `figures`, see `regard.tasks.method_faithfulness.MethodFigures`, without methods that are
         not defined for the model; none for a model that cannot be explained.
 
     Raises:

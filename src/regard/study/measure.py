@@ -24,8 +24,9 @@ from regard.metrics.significance import item_counts
 from regard.tasks.attention_records import attention_records
 from regard.tasks.captioning_evaluation import evaluate_captioning
 from regard.tasks.captioning_prediction import Captioner
+from regard.tasks.classification_data import read_labelled_file
 from regard.tasks.classification_evaluation import evaluate_labels
-from regard.tasks.classification_training import open_sentence_run, read_labelled_file
+from regard.tasks.classification_run import open_sentence_run
 from regard.tasks.language_prediction import LanguageModel
 from regard.tasks.language_training import open_language_run
 from regard.tasks.run_folder import read_config

@@ -7,7 +7,8 @@ from regard.lazy_names import lazy_names
 if TYPE_CHECKING:
     from regard.tasks.captioning_prediction import Captioner
     from regard.tasks.captioning_training import train_captioning
-    from regard.tasks.classification import Classifier, Entailer, train_classification, train_entailment
+    from regard.tasks.classification_prediction import Classifier, Entailer
+    from regard.tasks.classification_training import train_classification, train_entailment
     from regard.tasks.document_translation import DocumentTranslation, translate_document
     from regard.tasks.language_prediction import LanguageModel
     from regard.tasks.language_training import train_language
@@ -45,7 +46,8 @@ __getattr__, __dir__ = lazy_names(
     {
         "captioning_prediction": "Captioner",
         "captioning_training": "train_captioning",
-        "classification": "Classifier Entailer train_classification train_entailment",
+        "classification_prediction": "Classifier Entailer",
+        "classification_training": "train_classification train_entailment",
         "document_translation": "DocumentTranslation translate_document",
         "language_prediction": "LanguageModel",
         "language_training": "train_language",

@@ -10,7 +10,7 @@ from regard.config import with_options
 from regard.data.vocabulary import EOS
 from regard.errors import ConfigError, DataError
 from regard.tasks.captioning_prediction import Captioner
-from regard.tasks.classification_training import SentenceRun, open_sentence_run
+from regard.tasks.classification_run import SentenceRun, open_sentence_run
 from regard.tasks.explained_examples import label_batches, language_batches, pair_batch, translation_batches
 from regard.tasks.explained_records import add_methods, check_methods
 from regard.tasks.hop_attention import line_records

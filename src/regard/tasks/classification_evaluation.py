@@ -21,7 +21,7 @@ from regard.metrics.classification import (
 )
 from regard.metrics.score import Score
 from regard.tasks.classification_prediction import LabelPrediction, label_texts
-from regard.tasks.classification_training import SentenceRun
+from regard.tasks.classification_run import SentenceRun
 
 
 class LabelEvaluation(NamedTuple):
@@ -53,7 +53,7 @@ def evaluate_labels(run: SentenceRun, file: LabelledFile) -> LabelEvaluation:
 
     Args:
         run: an opened run of classification or entailment.
-        file: as `regard.tasks.classification_training.read_labelled_file` reads it.
+        file: as `regard.tasks.classification_data.read_labelled_file` reads it.
 
     Raises:
         DataError: a label that the run does not know.

@@ -1,19 +1,23 @@
-"""Label texts or pairs with a trained run, each independent of the others."""
+"""Label sentences, or pairs of premise and hypothesis, with a trained run, each independent of the others."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 import torch
 
 from regard import progress
+from regard.config import ClassificationConfig, EntailmentConfig
 from regard.data.labelled import lowercase_text, pad_tokens
-from regard.tasks.classification_training import SentenceRun, encode_texts
-from regard.tasks.predict import longest_first, predict
+from regard.tasks.classification_data import encode_texts
+from regard.tasks.classification_run import SentenceRun, open_sentence_run
+from regard.tasks.predict import Predictor, longest_first, predict
 from regard.tasks.run_folder import device_of
 
+Pair = tuple[str, str]
 BATCH_SIZE = 64
 # More digits would depend on the batch.
 DIGITS = 6
@@ -116,3 +120,88 @@ def label_texts(
         probabilities = dict(zip(run.labels, answer.probabilities.tolist(), strict=True))
         found[row] = LabelPrediction(run.labels[int(answer.probabilities.argmax())], probabilities, answer.weights, encoded[row][1])
     return found
+
+
+class Labeller(Predictor[SentenceRun]):
+    """Base of `Classifier` and `Entailer`.
+
+    Args:
+        run: a loaded run.
+        poll: called before each batch; may raise to stop.
+    """
+
+    kind: ClassVar[type[ClassificationConfig] | type[EntailmentConfig]]
+
+    @classmethod
+    def open(cls, folder: str | Path) -> Self:
+        """Open a run folder.
+
+        Raises:
+            CheckpointError: see `regard.tasks.classification_run.open_sentence_run`.
+        """
+        return cls(open_sentence_run(folder, cls.kind))
+
+    def label(self, examples: Sequence[Sequence[str]], *, need_weights: bool = False) -> list[LabelPrediction]:
+        """Label examples of one or two texts; see `label_texts`."""
+        return label_texts(self.run, examples, need_weights=need_weights, poll=self._poll)
+
+
+class Classifier(Labeller):
+    """Label sentences with a trained run; see `Labeller`.
+
+    Example:
+        >>> Classifier.open("no-such-run")
+        Traceback (most recent call last):
+            ...
+        regard.errors.CheckpointError: no-such-run: no such run folder
+    """
+
+    kind = ClassificationConfig
+
+    def classify(self, lines: Sequence[str], *, need_weights: bool = False) -> list[LabelPrediction]:
+        """Label lines; results do not depend on the other items.
+
+        Args:
+            lines: one sentence each.
+            need_weights: also return the weights of each hop.
+
+        Returns:
+            One `LabelPrediction` per line, in order; an empty or blank line has the label "".
+        """
+        return self.label([(line,) for line in lines], need_weights=need_weights)
+
+
+class Entailer(Labeller):
+    """Label pairs of a premise and a hypothesis with a trained run; see `Labeller`.
+
+    Example:
+        >>> Entailer.open("no-such-run")
+        Traceback (most recent call last):
+            ...
+        regard.errors.CheckpointError: no-such-run: no such run folder
+    """
+
+    kind = EntailmentConfig
+
+    def entail(self, pairs: Sequence[Pair], *, need_weights: bool = False) -> list[LabelPrediction]:
+        """Label pairs of (premise, hypothesis); results do not depend on the other items.
+
+        Args:
+            pairs: premise and hypothesis of each.
+            need_weights: also return the weights of each hop.
+
+        Returns:
+            One `LabelPrediction` per pair, in order; a pair with an empty or blank side has the label "".
+        """
+        return self.label(pairs, need_weights=need_weights)
+
+
+def split_pair(line: str) -> Pair | None:
+    r"""Return premise and hypothesis of a line of two columns with a tab between them; None for any other line.
+
+    Example:
+        >>> split_pair("a dog\tan animal"), split_pair("a dog")
+        (('a dog', 'an animal'), None)
+    """
+    columns = line.split("\t")
+    return (columns[0], columns[1]) if len(columns) == 2 else None

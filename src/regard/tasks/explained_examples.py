@@ -25,8 +25,9 @@ from regard.metrics.alignment import Links, links_from_weights
 from regard.metrics.pointing import box_region, cell_hits
 from regard.tasks.captioning_data import build_preprocessing, normalize_caption
 from regard.tasks.captioning_run import CaptionRun, open_caption_run
+from regard.tasks.classification_data import read_labelled_file
 from regard.tasks.classification_prediction import encode_example, predict_labels, token_texts
-from regard.tasks.classification_training import SentenceRun, open_sentence_run, read_labelled_file
+from regard.tasks.classification_run import SentenceRun, open_sentence_run
 from regard.tasks.language_training import LanguageRun, open_language_run
 from regard.tasks.run_folder import device_of, run_task
 from regard.tasks.translation_prediction import Translator

@@ -14,9 +14,16 @@ from regard.attention import record_weights
 from regard.config import EntailmentConfig
 from regard.data.labelled import pad_tokens
 from regard.errors import DataError
-from regard.tasks.classification import split_pair
-from regard.tasks.classification_prediction import DIGITS, LabelPrediction, encode_example, label_texts, predict_labels, token_texts
-from regard.tasks.classification_training import SentenceRun, open_sentence_run
+from regard.tasks.classification_prediction import (
+    DIGITS,
+    LabelPrediction,
+    encode_example,
+    label_texts,
+    predict_labels,
+    split_pair,
+    token_texts,
+)
+from regard.tasks.classification_run import SentenceRun, open_sentence_run
 from regard.tasks.run_folder import device_of
 from regard.viewer import AttentionMap, AttentionRecord, PredictionRecord, Tokens
 
@@ -196,7 +203,7 @@ def line_records(folder: str | Path, lines: Sequence[str]) -> list[AttentionReco
 
     Raises:
         DataError: a line is no pair, no line has text, or the model has no attention.
-        CheckpointError: see `regard.tasks.classification_training.open_sentence_run`.
+        CheckpointError: see `regard.tasks.classification_run.open_sentence_run`.
 
     Example:
         >>> line_records("no-such-run", ["a joy"])

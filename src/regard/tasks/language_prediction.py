@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,7 +17,6 @@ from regard.data.running_text import pad_rows
 from regard.data.vocabulary import BOS, EOS, PAD, UNK
 from regard.decoding import DecodingOptions, Hypothesis, SamplingOptions
 from regard.errors import ConfigError, DataError
-from regard.tasks.chunking import in_chunks
 from regard.tasks.explained_records import token_alternatives
 from regard.tasks.language_training import CHUNK, LanguageRun, open_language_run
 from regard.tasks.predict import Generation, Predictor, hypotheses_json, longest_first, predict
@@ -130,11 +129,6 @@ class LanguageModel(Predictor[LanguageRun]):
             for number, (line, own) in enumerate(zip(lines, ids, strict=True))
         ]
 
-    def score_stream(self, lines: Iterable[str], *, batch_size: int = 64) -> Iterator[LineScore]:
-        """Score any number of lines in constant memory; in order, one result per line."""
-        for chunk in in_chunks(lines, len):
-            yield from self.score(chunk, batch_size=batch_size)
-
     def generate(
         self,
         prompts: Sequence[str],
@@ -190,22 +184,6 @@ class LanguageModel(Predictor[LanguageRun]):
             )
             for number, prompt in enumerate(prompts)
         ]
-
-    def generate_stream(
-        self,
-        prompts: Iterable[str],
-        *,
-        max_length: int = 100,
-        beam_size: int = 1,
-        n_best: int = 1,
-        sampling: SamplingOptions | None = None,
-        batch_size: int = 64,
-    ) -> Iterator[Continuation]:
-        """Continue any number of prompts in constant memory; in order, one result per prompt. See `generate`."""
-        for chunk in in_chunks(prompts, len):
-            yield from self.generate(
-                chunk, max_length=max_length, beam_size=beam_size, n_best=n_best, sampling=sampling, batch_size=batch_size
-            )
 
     def record(self, line: str) -> AttentionRecord | None:
         """Return the attention of the prediction of each token of a line, EOS included; None without attention.

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from regard.tasks.captioning_prediction import Captioner
 from regard.tasks.captioning_training import CaptioningTraining
-from regard.tasks.classification import Classifier, Entailer
+from regard.tasks.classification_prediction import Classifier, Entailer
 from regard.tasks.classification_training import SentenceTraining
 from regard.tasks.language_prediction import LanguageModel
 from regard.tasks.language_training import LanguageTraining

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -21,7 +21,6 @@ from regard.data.vocabulary import EOS, NAMES, UNK, TokenizedText, Vocabulary
 from regard.decoding import ForcedPhrases, Hypothesis, Phrase, SamplingOptions
 from regard.errors import ConfigError, DataError
 from regard.ops import OutputShortlist
-from regard.tasks.chunking import in_chunks
 from regard.tasks.confidence import Calibration, read_calibration
 from regard.tasks.forced_text import MIN_BEAM, ForcedText, Glossary
 from regard.tasks.long_lines import divide_line, surely_long
@@ -305,13 +304,6 @@ class Translator(Predictor[TranslationRun]):
             item._replace(text=item.texts[0] if item.texts else place_markup(line, "", set()))
             for line, item in zip(marked, found, strict=True)
         ]
-
-    def stream(
-        self, lines: Iterable[str], *, decoding: DecodingConfig | None = None, n_best: int = 1, sampling: SamplingOptions | None = None
-    ) -> Iterator[Translation]:
-        """Translate any number of lines in constant memory, a chunk at a time; in order, one result per line."""
-        for chunk in in_chunks(lines, len):
-            yield from self.translate(chunk, decoding=decoding, n_best=n_best, sampling=sampling)
 
     def align(self, line: str, target: str) -> AttentionRecord | None:
         """Return the attention for a given `target`; None without attention or tokens.

@@ -13,7 +13,7 @@ from regard.errors import ConfigError, DataError
 from regard.explanations import explain
 from regard.metrics import alignment_error_rate
 from regard.tasks.explained_examples import batches_of_run, explain_batches, links_of_scores, translation_batches
-from regard.tasks.faithful_methods import describe_table, measure_methods
+from regard.tasks.method_faithfulness import describe_table, measure_methods
 from regard.tasks.translation_evaluation import KnownLinks
 from regard.tasks.word_links import find_links
 from tests.tasks import tiny_language, tiny_sentences
@@ -134,7 +134,7 @@ def test_a_method_agrees_with_itself_and_not_with_its_opposite(monkeypatch: pyte
     batches = translation_batches(run, PAIRS)
     scores = explain(batches[0].batch, "alti")
     given = {"alti": scores, "weights": 2 * scores, "value-norms": -scores}
-    monkeypatch.setattr("regard.tasks.faithful_methods.explain", lambda batch, name: given[name])
+    monkeypatch.setattr("regard.tasks.method_faithfulness.explain", lambda batch, name: given[name])
     table = measure_methods(batches, ["alti", "weights", "value-norms"], outputs=2, samples=20)
     assert table.agreement["alti"] == pytest.approx({"weights": 1.0, "value-norms": -1.0})
     assert json.loads(json.dumps(table.to_json()))["agreement"]["alti"]["weights"] == pytest.approx(1.0)

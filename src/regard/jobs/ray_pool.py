@@ -1,81 +1,37 @@
-"""Worker pools on this machine's cores or on a Ray cluster."""
+"""A pool of workers on a Ray cluster, each a process there."""
 
 from __future__ import annotations
 
 import importlib
 import os
 import socket
-import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from regard import progress
 from regard.errors import ConfigError, RegardError, TrainingError, missing_extra
-from regard.jobs.pool import Answer, Job, Pool, Worker, WorkerLost
+from regard.jobs.pool import Answer, Job, Pool, WorkerLost
 from regard.jobs.process_worker import ProcessWorker
 
-THREADS = "OMP_NUM_THREADS"
 CONNECT_SECONDS = 10.0
 
 
-def open_pool(
-    words: Sequence[str],
-    *,
-    on: str | None = None,
-    workers: int | None = None,
-    cpus: int | None = None,
-    gpus: int | None = None,
-    environment: Mapping[str, str] | None = None,
-) -> Pool:
-    """Return workers that run a command which calls `answer_jobs`.
+def open_ray_pool(words: Sequence[str], on: str, workers: int | None, needs: dict[str, int], environment: dict[str, str]) -> Pool:
+    """Return workers on a Ray cluster; see `regard.jobs.open_pool`.
 
     Args:
-        words: the command, see `ProcessWorker`.
-        on: None for this machine; "ray" for this machine's Ray cluster, or a temporary one; or the address of a cluster, HOST:PORT or
-            ray://HOST:PORT. Its machines need this installation, and these folders at the same paths.
-        workers: number of workers; None: one here, on Ray as many as currently fit.
-        cpus: threads per worker; None: all cores here, divided among them; one on Ray.
-        gpus: devices that Ray reserves per worker; local workers share the available ones.
+        words: see `ProcessWorker`.
+        on: "ray", or the address of a cluster.
+        workers: number of workers; None: as many as currently fit.
+        needs: "num_cpus" and "num_gpus" that Ray reserves per worker.
         environment: variables to set in the workers.
 
     Raises:
         MissingExtraError: Ray is not installed.
-        ConfigError: no cluster at this address.
-
-    Example:
-        >>> open_pool(["regard", "--version"], workers=3).count
-        3
+        ConfigError: no cluster at this address, or no room for a worker.
     """
-    environment = {"REGARD_QUIET": "1", **(environment or {})}
-    if on is not None:
-        return _on_ray(words, on, workers, {"num_cpus": cpus or 1, "num_gpus": gpus or 0}, environment)
-    if gpus is not None:
-        raise ConfigError("--gpus: only with --on; here the workers take turns with the devices there are")
-    count = workers or 1
-    threads = {THREADS: str(cpus)} if cpus else {} if THREADS in os.environ else {THREADS: str(max(1, _cores() // count))}
-
-    def start(number: int) -> Worker:
-        return ProcessWorker(words, {**environment, **threads, **(_device(number) if count > 1 else {})})
-
-    return Pool(start, count)
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
-
-
-def _device(number: int) -> dict[str, str]:
-    """Return the environment that assigns a device to a worker, if there are any."""
-    import torch
-
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    devices = [str(each) for each in range(torch.cuda.device_count())] if visible is None else visible.split(",")
-    return {"CUDA_VISIBLE_DEVICES": devices[number % len(devices)]} if any(devices) else {}
-
-
-def _on_ray(words: Sequence[str], on: str, workers: int | None, needs: dict[str, int], environment: dict[str, str]) -> Pool:
     # Before importing Ray: no usage reports, and no changes to devices that were not requested.
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
@@ -86,7 +42,6 @@ def _on_ray(words: Sequence[str], on: str, workers: int | None, needs: dict[str,
     if not min(room) and workers is None:
         raise ConfigError(f"--on {on}: no machine has room for a worker of {needs['num_cpus']} cores and {needs['num_gpus']} GPUs")
     remote = ray.remote(RemoteWorker).options(max_concurrency=2, **needs)
-    environment = {THREADS: str(needs["num_cpus"]), **environment}
     return Pool(lambda number: RayWorker(ray, remote.remote(list(words), environment, str(Path.cwd()))), workers or min(room))
 
 

@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from regard import progress
+from regard.tasks.classification_data import read_labelled_file
 from regard.tasks.classification_prediction import label_texts
-from regard.tasks.classification_training import open_sentence_run, read_labelled_file
-from regard.tasks.faithfulness import Faithfulness, measure_faithfulness
+from regard.tasks.classification_run import open_sentence_run
+from regard.tasks.classifier_faithfulness import Faithfulness, measure_faithfulness
 from regard.tasks.hop_attention import HopOverlap, HopWords, hop_overlap, label_records, words_by_label
 from regard.viewer import AttentionRecord
 
@@ -40,7 +41,7 @@ def explain_run(folder: str | Path, examples: str | Path, *, max_words: int = 5,
     """Summarise the attention of a classification or entailment run on the examples of a file.
 
     Raises:
-        RegardError: see `regard.tasks.classification_training.open_sentence_run`, `read_labelled_file` and `measure_faithfulness`.
+        RegardError: see `regard.tasks.classification_run.open_sentence_run`, `read_labelled_file` and `measure_faithfulness`.
 
     Example:
         >>> explain_run("no-such-run", "test.tsv")

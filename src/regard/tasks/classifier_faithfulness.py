@@ -9,7 +9,7 @@ import numpy as np
 
 from regard.errors import ConfigError, DataError
 from regard.tasks.classification_prediction import encode_example, predict_labels
-from regard.tasks.classification_training import SentenceRun
+from regard.tasks.classification_run import SentenceRun
 
 WordPosition = tuple[int, int]
 """A token of an example: of which text, and where in it."""
