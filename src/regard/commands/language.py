@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any, cast, get_args
 import typer
 
 from regard import progress
-from regard.commands.options import GeneratedSet, JsonInput, refuse
+from regard.commands.options import JsonInput, refuse
 from regard.commands.streaming import answer_lines, input_chunks, text_reader
 from regard.commands.terminal import write_line, write_message
+from regard.data.synthetic import GeneratedSet
 from regard.errors import ConfigError
 
 if TYPE_CHECKING:

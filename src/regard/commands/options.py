@@ -12,7 +12,6 @@ from regard.errors import ConfigError
 
 DecodingPrecision = Literal["float32", "bfloat16", "int8"]
 LinkUnit = Literal["word", "character"]
-GeneratedSet = Literal["dates", "copy", "reverse", "sort", "scenes", "scene-sizes", "scene-sentences"]
 HardMode = Literal["sample", "argmax", "expected"]
 ListedTable = Literal["mechanisms", "tasks", "settings"]
 Device = Literal["cpu", "cuda"]

@@ -44,7 +44,7 @@ class RunMeasures(NamedTuple):
 
     Attributes:
         scores: by name.
-        metric: metric of the main score, see `regard.metrics.score_of_counts`.
+        metric: metric of the main score, see `regard.metrics.significance.score_of_counts`.
         main: the name of the main score.
         counts: (N, D) its counts per test item.
         seconds: decoding time.

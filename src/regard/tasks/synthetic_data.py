@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
 
 from regard.data.lines import write_files
 from regard.data.parallel import write_parallel
+from regard.data.synthetic import GeneratedSet
 from regard.data.synthetic.dates import DateExample, split_dates
 from regard.data.synthetic.scene_files import write_scenes
 from regard.data.synthetic.scene_sentences import generate_scene_sentences, write_scene_sentences
@@ -16,10 +16,9 @@ from regard.data.synthetic.toys import ToyExample, generate_toys
 from regard.errors import ConfigError
 
 SIZES = SceneSettings(objects=(2, 2), cells=(1, 2, 3))
-GeneratedSetName = Literal["dates", "copy", "reverse", "sort", "scenes", "scene-sizes", "scene-sentences"]
 
 
-def generate(kind: GeneratedSetName, folder: str | Path, *, train: int, test: int, seed: int) -> list[Path]:
+def generate(kind: GeneratedSet, folder: str | Path, *, train: int, test: int, seed: int) -> list[Path]:
     """Write train.source, train.target, test.source, test.target, test.links and train.links into a folder.
 
     The links count characters and are all of the possible kind (`source?target`): each source character of the span that determines a

@@ -1,4 +1,5 @@
-/* Vectors of REAL for one instruction set. Included once by a *_body.h, after a target header and REAL_IS_FLOAT; everything is static.
+/* Vectors of REAL for one instruction set. Included once per type and instruction set, by the kernels of bodies.h, after
+   REAL_IS_FLOAT and target.h; everything is static.
 
    vec is VECTOR_BYTES wide, `ivec` the integers of the same width that comparisons give (0 or -1). The operators + - * < & work on
    vectors lane by lane: they are an extension of GCC and Clang, so that one text serves SSE2, NEON, AVX2 and AVX-512. */
