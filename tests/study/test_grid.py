@@ -236,8 +236,16 @@ def test_a_transformer_runs_beside_others_on_two_vocabularies(tmp_path: Path, da
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    ("killed", "number", "why"),
+    [
+        ("training", signal.SIGKILL, "signal 9"),
+        ("training", signal.SIGTERM, "signal 9"),
+        ("worker", signal.SIGTERM, "signal 15"),  # as its machine does when it shuts down
+    ],
+)
 def test_workers_share_a_study_and_a_killed_one_is_replaced(
-    tmp_path: Path, data: Path, call: Callable[..., tuple[int, bytes, str]]
+    tmp_path: Path, data: Path, call: Callable[..., tuple[int, bytes, str]], killed: str, number: int, why: str
 ) -> None:
     path = written(tmp_path, data, budget={"updates": 60})
     assert call("compare", path, "--out", tmp_path / "alone")[0] == 0
@@ -249,10 +257,12 @@ def test_workers_share_a_study_and_a_killed_one_is_replaced(
         deadline = time.monotonic() + 60
         while not list(first.glob("checkpoints/step-*/manifest.json")) and process.poll() is None and time.monotonic() < deadline:
             time.sleep(0.002)
-        os.kill(json.loads((first / ".lock").read_text())["pid"], signal.SIGKILL)
+        training = json.loads((first / ".lock").read_text())["pid"]
+        parent = int(subprocess.check_output(["ps", "-o", "ppid=", "-p", str(training)]))
+        os.kill(training if killed == "training" else parent, number)
         _, err = process.communicate(timeout=100)
     assert process.returncode == 0, err
-    assert "letters-none-1: its worker was lost (signal 9); another worker takes it" in err
+    assert f"letters-none-1: its worker was lost ({why}); another worker takes it" in err
     for name in ("letters-none-1", "letters-additive-1"):
         files = [tmp_path / each / "runs" / name / "model" / "model.safetensors" for each in ("alone", "out")]
         assert files[0].read_bytes() == files[1].read_bytes()

@@ -40,6 +40,10 @@ from regard.training import StopSignal, run_lock
 RUNS, RESULTS, CONFIGS, TRIALS, FAILED = "runs", "results", "configs", "trials", "failed"
 TRIAL_UPDATES = (10, 30)  # before the clock starts, and with it
 POLL = 0.2
+# Exit codes of a training that was killed, or was stopped and has saved.
+ENDED = {-signal.SIGKILL: signal.SIGKILL} | {
+    code: number for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1) for code in (-number, 128 + number)
+}
 # Entries of a weight file that are not parameters.
 BUFFERS = ("running_mean", "running_var", "num_batches_tracked")
 
@@ -133,7 +137,7 @@ def do_run(job: Job, train: Trainer) -> Answer:
         {}; or {"stopped": True}, or {"error": why the run failed}.
 
     Raises:
-        WorkerLost: the training was killed.
+        WorkerLost: see `train_apart`.
     """
     study = validate(job["study"], "the study", kind=StudyConfig)
     cell, folder, beside = StudyCell(**job["cell"]), Path(job["folder"]), Path(job["beside"])
@@ -288,7 +292,7 @@ def train_apart(command: Sequence[str], log: Path, stop: Callable[[], bool] = la
 
     Raises:
         StudyStopped: it was stopped.
-        WorkerLost: it was killed.
+        WorkerLost: something else killed or stopped it, as when its machine shuts down.
         TrainingError: it failed.
     """
     most, told = None, False
@@ -304,8 +308,8 @@ def train_apart(command: Sequence[str], log: Path, stop: Callable[[], bool] = la
             time.sleep(POLL)
     if told:
         raise StudyStopped
-    if process.returncode == -signal.SIGKILL:
-        raise WorkerLost("its training was killed")
+    if process.returncode in ENDED:
+        raise WorkerLost(f"its training ended by {ENDED[process.returncode].name}")
     if process.returncode:
         lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
         raise TrainingError(f"{shlex.join(command)}: ended with {process.returncode}: {lines[-1] if lines else 'it said nothing'} ({log})")

@@ -16,10 +16,14 @@ from regard.training import StopSignal
 def _work(job: Job) -> Answer:
     with StopSignal() as stop:
         try:
-            return do_run(job, partial(train_apart, stop=lambda: bool(stop.received)))
+            answer = do_run(job, partial(train_apart, stop=lambda: bool(stop.received)))
+            # A lost worker, unlike an answer, lets another one resume the run, unless the study itself was stopped.
+            ended = signal.SIGTERM if answer.get("stopped") else None
         except WorkerLost:  # a silently killed training is reported as a lost worker
-            os.kill(os.getpid(), signal.SIGKILL)
-            raise
+            answer, ended = {}, signal.SIGKILL
+    if ended is not None:
+        os.kill(os.getpid(), ended)
+    return answer
 
 
 if __name__ == "__main__":
