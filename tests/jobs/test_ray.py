@@ -61,3 +61,8 @@ def test_more_workers_than_there_is_room_for_wait(address: str, tmp_path: Path) 
 def test_an_address_without_a_cluster_is_named(tmp_path: Path) -> None:
     done = drive(tmp_path, "127.0.0.1:6")
     assert "ConfigError: --on 127.0.0.1:6: no Ray cluster there" in done.stderr
+
+
+@pytest.mark.parametrize("wrong", ["nonsense", "127.0.0.1:99999", ":6379"])
+def test_what_is_no_address_is_told(tmp_path: Path, wrong: str) -> None:
+    assert f'ConfigError: --on {wrong}: expected "ray" or the address of a Ray cluster' in drive(tmp_path, wrong).stderr

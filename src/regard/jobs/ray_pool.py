@@ -51,10 +51,12 @@ def _connect(on: str) -> Any:
         ray: Any = importlib.import_module("ray")
     except ImportError as error:
         raise missing_extra(f"--on {on} needs ray", "ray") from error
+    host, _, port = on.removeprefix("ray://").rpartition(":")
+    if on != "ray" and not (host and port.isdecimal() and int(port) < 2**16):
+        raise ConfigError(f'--on {on}: expected "ray" or the address of a Ray cluster, HOST:PORT or ray://HOST:PORT')
     if not ray.is_initialized():
         try:
             if on != "ray":  # Ray itself would wait for minutes
-                host, _, port = on.removeprefix("ray://").rpartition(":")
                 socket.create_connection((host, int(port)), timeout=CONNECT_SECONDS).close()
             ray.init(None if on == "ray" else on, log_to_driver=False, logging_level="ERROR", include_dashboard=False)
         except (ConnectionError, ValueError, RuntimeError, OSError) as error:
