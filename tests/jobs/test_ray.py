@@ -32,9 +32,15 @@ print(json.dumps([pool.count, answers]))
 def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     ray = [sys.executable, "-m", "ray.scripts.scripts"]
     words = ["start", "--head", "--port", str(PORT), "--num-cpus", "3", "--include-dashboard=false", "--disable-usage-stats"]
-    subprocess.run([*ray, *words], check=True, capture_output=True, timeout=120)
-    yield f"127.0.0.1:{PORT}"
-    subprocess.run([*ray, "stop", "--force"], check=True, capture_output=True, timeout=120)
+    # With a token, as after a temporary cluster of `--on ray`, which makes one.
+    home = tmp_path_factory.mktemp("home")
+    (home / ".ray").mkdir()
+    (home / ".ray" / "auth_token").write_text("ab" * 32)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HOME", str(home))
+        subprocess.run([*ray, *words], check=True, capture_output=True, timeout=120)
+        yield f"127.0.0.1:{PORT}"
+        subprocess.run([*ray, "stop", "--force"], check=True, capture_output=True, timeout=120)
 
 
 def drive(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:

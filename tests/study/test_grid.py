@@ -120,6 +120,11 @@ def test_the_command_line_tells_the_report(
     gain = r"[+-][\d.]+ BLEU \[[+-][\d.]+, [+-][\d.]+\], p [<=] [\d.]+ over seeds and items"
     assert re.match(rf"attention helps, letters: [a-z ]+ \(2 seeds\): {gain}", lines[4]), lines[4]
     assert "Not done: letters-none-7; letters-additive-7." in (folder / "report.md").read_text(encoding="utf-8")
+    (folder / "report.md").unlink()  # as if the command had been killed before its last report
+    code, again, err = call("compare", written(folder, data, seeds=[1, 2], hypotheses=[said]), "--out", folder)
+    assert code == 0, err
+    assert again.decode().splitlines()[4] == lines[4]
+    assert (folder / "report.md").exists()
     code, told, err = call("compare", path, "--estimate")
     assert (code, err) == (0, "")
     assert [line.split()[1] for line in told.decode().splitlines()] == ["variant", "none", "additive"]

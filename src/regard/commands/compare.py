@@ -52,7 +52,11 @@ def compare(
         return
     folder = out if out is not None else Path("runs") / (found.name if scale is None else f"{found.name}_{scale}")
 
+    reports = 0
+
     def report() -> None:
+        nonlocal reports
+        reports += 1
         with progress.stage("Writing the report"):
             built = build_report(found, folder)
             paths = write_report(built, folder)
@@ -72,3 +76,5 @@ def compare(
     if ended := run_study(found, folder, beside=study.parent, on_result=report, pool=pool):
         write_message(f"stopped by signal {ended}; the same command resumes it")
         raise typer.Exit(128 + ended)
+    if not reports:  # all runs were done; the last report may be missing, if the command was killed
+        report()

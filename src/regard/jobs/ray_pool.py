@@ -16,6 +16,7 @@ from regard.jobs.pool import Answer, Job, Pool, WorkerLost
 from regard.jobs.process_worker import ProcessWorker
 
 CONNECT_SECONDS = 10.0
+RAY_TOKEN = "~/.ray/auth_token"
 
 
 def open_ray_pool(words: Sequence[str], on: str, workers: int | None, needs: dict[str, int], environment: dict[str, str]) -> Pool:
@@ -47,6 +48,9 @@ def open_ray_pool(words: Sequence[str], on: str, workers: int | None, needs: dic
 
 def _connect(on: str) -> Any:
     """Import Ray and join or start its cluster."""
+    # `ray start` asks for the token of this file if there is one; Ray itself sends it only where it looks for a cluster without an address.
+    if on != "ray" and os.path.isfile(os.path.expanduser(RAY_TOKEN)):
+        os.environ.setdefault("RAY_AUTH_MODE", "token")
     try:
         ray: Any = importlib.import_module("ray")
     except ImportError as error:
