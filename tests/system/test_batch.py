@@ -169,8 +169,32 @@ def test_what_does_not_fit_is_refused_before_anything_is_written(tmp_path: Path,
     for name in ("a.en.gz", "a.en/b.en"):
         shutil.copy(paths[0], tmp_path / "deep" / name)
     (tmp_path / "taken" / "manifest.jsonl").mkdir(parents=True)
-    pattern, output = f"{tmp_path}/shards/*", tmp_path / "out"
+    pattern, output, full = f"{tmp_path}/shards/*", tmp_path / "out", tmp_path / "full"
+    for name in ("own/manifest.jsonl/x", "own/b", "locked/.lock", "full/00.en/x", "filed/deep", "nested/x/a.en", "nested/a.en"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(paths[0], tmp_path / name)
+    (tmp_path / "blocked").mkdir()
+    (tmp_path / "blocked" / "full").write_text("")
     for words, error in (
+        (
+            ["--input", f"{tmp_path}/own/**", "--output", output],
+            f"the output of {tmp_path}/own/manifest.jsonl/x, {output}/manifest.jsonl/x, "
+            f"would take the place of the list of finished shards, {output}/manifest.jsonl; rename the input",
+        ),
+        (
+            ["--input", tmp_path / "locked" / ".lock", "--output", output],
+            f"the output of {tmp_path}/locked/.lock, {output}/.lock, would take the place of the lock, {output}/.lock",
+        ),
+        (["--input", paths[0], "--output", full], f"the output of {paths[0]}, {full}/00.en, is a folder; choose another --output"),
+        (
+            ["--input", f"{tmp_path}/nested/**", "--output", tmp_path / "nested" / "x"],
+            f"the output of {tmp_path}/nested/a.en, {tmp_path}/nested/x/a.en, would replace the input {tmp_path}/nested/x/a.en",
+        ),
+        (
+            ["--input", f"{tmp_path}/f*/**/*", "--output", tmp_path / "blocked"],
+            f"the output of {tmp_path}/full/00.en/x, {tmp_path}/blocked/full/00.en/x, "
+            f"needs the folder {tmp_path}/blocked/full, which is a file",
+        ),
         (
             ["--input", f"{tmp_path}/deep/**/*en*", "--output", output],
             f"the output of {tmp_path}/deep/a.en.gz, {output}/a.en, would be the folder of that of {tmp_path}/deep/a.en/b.en",
@@ -190,8 +214,14 @@ def test_what_does_not_fit_is_refused_before_anything_is_written(tmp_path: Path,
         (["--timing", "--input", paths[0], "--output", output], "--timing: not with --input, which takes lines and writes lines"),
         (["--input", f"{tmp_path}/no*", "--output", output], f"--input {tmp_path}/no*: no such file, and no file has a name like this"),
         (["--input", pattern, "--output", output], f"{paths[0]} and {paths[0]}.gz would have one output, {output}/00.en"),
-        (["--input", f"{tmp_path}/shards/*.en", "--output", tmp_path / "shards"], "shards: 00.en there would be replaced"),
-        (["--input", tmp_path / "manifest.jsonl", "--output", output], "manifest.jsonl there would be replaced"),
+        (
+            ["--input", f"{tmp_path}/shards/*.en", "--output", tmp_path / "shards"],
+            f"{paths[0]}, would replace the input {paths[0]}",
+        ),
+        (
+            ["--input", tmp_path / "manifest.jsonl", "--output", output],
+            f"would take the place of the list of finished shards, {output}/manifest.jsonl",
+        ),
     ):
         code, told, err = call(*run, *words)
         assert (code, told) == (2, b""), words

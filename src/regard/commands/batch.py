@@ -159,13 +159,38 @@ def _find(pattern: str, output: Path) -> dict[str, Path]:
         name = str(path.parent.resolve().relative_to(common) / path.name).removesuffix(".gz")
         if name in found:
             raise ConfigError(f"--input: {found[name]} and {path} would have one output, {output / name}")
-        if name == MANIFEST or (output / name).resolve() == path.resolve():
-            raise ConfigError(f"--output {output}: {name} there would be replaced; choose another folder")
         found[name] = path
-    for name, path in found.items():
-        if above := next((str(parent) for parent in Path(name).parents if str(parent) in found), None):
-            raise ConfigError(f"--input: the output of {found[above]}, {output / above}, would be the folder of that of {path}")
+    _check_outputs(found, output)
     return found
+
+
+def _check_outputs(inputs: Mapping[str, Path], output: Path) -> None:
+    """Refuse outputs that would be folders, or replace an input, another output or a file of the batch itself."""
+    from regard.training.lock import LOCK
+
+    own = {str(path.resolve()): path for path in inputs.values()}
+    for name, path in inputs.items():
+        place = output / name
+        above = [str(parent) for parent in Path(name).parents][:-1]
+        if taken := next((part for part in (name, *above) if part in (MANIFEST, LOCK)), None):
+            what = "list of finished shards" if taken == MANIFEST else "lock"
+            raise ConfigError(
+                f"--input: the output of {path}, {place}, would take the place of the {what}, {output / taken}; rename the input"
+            )
+        if (replaced := own.get(str(place.resolve()))) is not None:
+            raise ConfigError(
+                f"--output {output}: the output of {path}, {place}, would replace the input {replaced}; choose another folder"
+            )
+        if place.is_dir():
+            raise ConfigError(f"--input: the output of {path}, {place}, is a folder; choose another --output")
+        for part in above:
+            if part in inputs:
+                raise ConfigError(f"--input: the output of {inputs[part]}, {output / part}, would be the folder of that of {path}")
+            if (output / part).exists() and not (output / part).is_dir():
+                raise ConfigError(f"--input: the output of {path}, {place}, needs the folder {output / part}, which is a file; remove it")
+    for name in (MANIFEST, LOCK):
+        if (replaced := own.get(str((output / name).resolve()))) is not None:
+            raise ConfigError(f"--output {output}: {name} there would replace the input {replaced}; choose another folder")
 
 
 def _about(command: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
