@@ -233,3 +233,11 @@ def test_a_generator_closed_before_the_one_inside_it_is_no_parent_any_more() -> 
     inner.close()  # type: ignore[attr-defined]
     with progress.stage("Later") as later:
         assert later.parent is None
+
+
+def test_a_negative_total_is_refused() -> None:
+    with pytest.raises(ValueError, match="stage 'Reading': total must be 0 or more, found -1"):
+        progress.stage("Reading", total=-1)
+    with progress.stage("Reading") as stage, pytest.raises(ValueError, match="found -2"):
+        stage.update(total=-2)
+    assert stage.total is None

@@ -121,7 +121,8 @@ class Stage:
             _tell(Event("advance", self))
 
     def update(self, *, done: int | None = None, total: int | None = None, figures: str | None = None) -> None:
-        """Set units done, total or other figures; None keeps a value."""
+        """Set units done, total or other figures; None keeps a value, a negative total is refused."""
+        _check_total(self.name, total)
         with self._lock:
             count = 0 if done is None else done - self.done
             self.total = self.total if total is None else total
@@ -210,6 +211,9 @@ def stage(name: str, *, total: int | None = None, unit: str = "items", done: int
     Returns:
         A context manager of a `Stage`.
 
+    Raises:
+        ValueError: the total is negative.
+
     Example:
         >>> def listener(event):
         ...     if event.kind == "end":
@@ -218,6 +222,7 @@ def stage(name: str, *, total: int | None = None, unit: str = "items", done: int
         ...     reading.advance(2)
         Reading train.en 2 lines
     """
+    _check_total(name, total)
     return Stage(name, total=total, unit=unit, done=done)
 
 
@@ -340,6 +345,11 @@ def clock(seconds: float) -> str:
 
 _LISTENER: Listener | None = log_events
 _TELLING = threading.RLock()
+
+
+def _check_total(name: str, total: int | None) -> None:
+    if total is not None and total < 0:
+        raise ValueError(f"stage {name!r}: total must be 0 or more, found {total}")
 
 
 def _tell(event: Event) -> None:
