@@ -7,8 +7,10 @@ and what was expected: both shapes and the axis, or the file and line. Refused v
 
 from __future__ import annotations
 
+import os
 import reprlib
 from collections.abc import Iterable
+from pathlib import Path
 
 LONGEST_SHOWN = 80
 """Max characters of a refused value in a message."""
@@ -125,6 +127,22 @@ def missing_extra(need: str, extra: str) -> MissingExtraError:
         serving needs uvicorn: pip install '.[serve]' in the clone of Regard, or 'FILE.whl[serve]' with its wheel
     """
     return MissingExtraError(f"{need}: pip install '.[{extra}]' in the clone of Regard, or 'FILE.whl[{extra}]' with its wheel")
+
+
+def os_reason(path: str | os.PathLike[str], error: OSError) -> str:
+    """Return why a file or folder cannot be read or written; where a file stands in the place of a folder, the message names it.
+
+    Example:
+        >>> os_reason(f"{os.devnull}/a", NotADirectoryError(20, "Not a directory"))
+        '/dev/null is not a folder'
+    """
+    if isinstance(error, FileExistsError | NotADirectoryError):
+        for part in (Path(path), *Path(path).parents):
+            if os.path.lexists(part):
+                if not part.is_dir():
+                    return f"{part} is not a folder"
+                break
+    return error.strerror or str(error)
 
 
 def out_of_memory(error: BaseException) -> bool:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from regard.errors import ConfigError
-from regard.integrations.portable_run import new_folder
+from regard.integrations.portable_run import check_output, new_folder
 
 
 def test_a_folder_has_its_name_when_it_is_whole(tmp_path: Path) -> None:
@@ -29,6 +29,29 @@ def test_an_empty_folder_that_is_there_is_filled(tmp_path: Path, monkeypatch: py
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
 
 
+def test_a_folder_of_another_file_system_is_filled_and_leftovers_are_no_content(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "model").mkdir()
+    rename = Path.rename
+
+    def mounted(path: Path, target: Path) -> Path:
+        if (path.is_relative_to(tmp_path / "model")) != (Path(target).is_relative_to(tmp_path / "model")):
+            raise OSError(errno.EXDEV, "Invalid cross-device link")
+        return rename(path, target)
+
+    monkeypatch.setattr(Path, "rename", mounted)
+    for place in (tmp_path / "model", tmp_path):  # left by killed exports: one into the folder, one before it was there
+        (place / ".model.export-4194305").mkdir()
+    check_output(tmp_path / "model")
+    with new_folder(tmp_path / "model") as folder:
+        (folder / "one").write_text("1")
+    assert [path.name for path in (tmp_path / "model").iterdir()] == ["one"]
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / ".model.export-4194305").mkdir()
+    with pytest.raises(ConfigError, match="other: exists and is not empty"):
+        check_output(tmp_path / "other")
+
+
 def test_a_full_disk_leaves_nothing_and_is_named(tmp_path: Path) -> None:
     def fill() -> None:
         with new_folder(tmp_path / "model") as folder:
@@ -40,7 +63,10 @@ def test_a_full_disk_leaves_nothing_and_is_named(tmp_path: Path) -> None:
     with pytest.raises(KeyError), new_folder(tmp_path / "model"):
         raise KeyError
     (tmp_path / "file").write_text("")
-    with pytest.raises(ConfigError, match=r"file/model: cannot be written \(Not a directory\)"), new_folder(tmp_path / "file" / "model"):
+    with (
+        pytest.raises(ConfigError, match=r"file/model: cannot be written \(.*/file is not a folder\)"),
+        new_folder(tmp_path / "file" / "model"),
+    ):
         pass
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 

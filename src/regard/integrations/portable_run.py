@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import math
 import os
 import shutil
@@ -19,7 +20,7 @@ from torch import nn
 from regard.config import CaptioningConfig, DecodingConfig, RunConfig, TranslationConfig
 from regard.data.shortlist import Shortlist
 from regard.data.vocabulary import BOS, EOS, IMPORTED, PAD, UNK
-from regard.errors import ConfigError, DataError
+from regard.errors import ConfigError, DataError, os_reason
 from regard.integrations.graph import ModelGraphs, Port
 from regard.strict_json import parse_json
 from regard.tasks.run_folder import VOCABULARY
@@ -70,7 +71,7 @@ def open_run(folder: Path) -> OpenedRun:
 
 
 def check_output(folder: Path) -> None:
-    """Refuse a folder that is not empty.
+    """Refuse a folder that is not empty, besides what a killed export has left.
 
     Raises:
         ConfigError: the message names the folder.
@@ -78,7 +79,8 @@ def check_output(folder: Path) -> None:
     Example:
         >>> check_output(Path("no-such-folder"))
     """
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+    place = folder.resolve()
+    if folder.exists() and (not folder.is_dir() or set(folder.iterdir()) - {folder / path.name for path in _leftovers(place, place)}):
         raise ConfigError(f"{folder}: exists and is not empty; choose another --out")
 
 
@@ -86,7 +88,7 @@ def check_output(folder: Path) -> None:
 def new_folder(folder: Path) -> Iterator[Path]:
     """Give a block a folder to write to, which becomes `folder` when the block ends.
 
-    If the block fails, or the process receives SIGTERM, nothing is left; the exit code is then 143.
+    If the block fails, or the process receives SIGTERM, nothing is left; the exit code is then 143. What a killed process left is removed.
 
     Args:
         folder: must not exist, or must be empty.
@@ -103,8 +105,11 @@ def new_folder(folder: Path) -> Iterator[Path]:
         ['a.txt']
     """
     place = folder.resolve()
-    temporary = place.with_name(f".{place.name[:60]}.{os.getpid()}")  # place.name may be as long as names can be
+    parent = place if place.is_dir() else place.parent  # a folder that is there may be a mount point, and no rename leads into it
+    temporary = parent / f"{_prefix(place)}{os.getpid()}"
     try:
+        for left in (*_leftovers(place, place), *_leftovers(place, place.parent)):
+            shutil.rmtree(left, ignore_errors=True)
         temporary.mkdir(parents=True)
         with _unwinding():
             yield temporary
@@ -114,9 +119,19 @@ def new_folder(folder: Path) -> Iterator[Path]:
         else:
             temporary.rename(place)
     except OSError as error:
-        raise ConfigError(f"{folder}: cannot be written ({error.strerror or error})") from error
+        raise ConfigError(f"{folder}: cannot be written ({os_reason(folder, error)})") from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _prefix(place: Path) -> str:
+    return f".{place.name[:50]}.export-"  # a name may be as long as names can be
+
+
+def _leftovers(place: Path, parent: Path) -> list[Path]:
+    """Return temporary folders of exports to `place` that were killed."""
+    found = parent.glob(glob.escape(_prefix(place)) + "*") if parent.is_dir() else ()
+    return [path for path in found if path.name.removeprefix(_prefix(place)).isdecimal() and path.is_dir()]
 
 
 @contextmanager
