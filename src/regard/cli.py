@@ -26,7 +26,7 @@ from regard.commands import (
 )
 from regard.commands.shared_options import with_shared_options
 from regard.commands.train import training
-from regard.errors import DataError, RegardError, out_of_memory, shortened
+from regard.errors import DataError, RegardError, os_reason, out_of_memory, shortened
 from regard.integrations.command import commands as exchange_commands
 from regard.progress import Display, message
 from regard.serve.command import commands as serve_commands
@@ -106,7 +106,7 @@ def _run(display: Display) -> int:
         if out_of_memory(error):
             return _fail("not enough memory; a smaller model, --batch-size, --beam-size or training.batch_tokens needs less", 1)
         if isinstance(error, OSError):
-            return _fail(f"{error.filename or 'input or output'}: {error.strerror or error}", 2)
+            return _fail(f"{error.filename or 'input or output'}: {os_reason(os.fsdecode(error.filename or '.'), error)}", 2)
         raise
 
 

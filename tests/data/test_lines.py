@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import io
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import pytest
 
 from regard import progress
 from regard.data import lines as lines_module
-from regard.data.lines import iter_lines, read_lines, scan_lines, single_line, unreadable, whole_characters, write_files
+from regard.data.lines import iter_lines, open_whole, read_lines, scan_lines, single_line, unreadable, whole_characters, write_files
 from regard.errors import DataError
 
 # 16 lines, each with something another reader stumbles over; a byte order mark in front, no line feed at the end.
@@ -164,6 +165,18 @@ def test_the_file_that_cannot_be_written_is_the_one_named(tmp_path: Path) -> Non
     with pytest.raises(DataError, match=r"taken: cannot be written \(it is a folder\)"):
         write_files({tmp_path / "first": b"a", tmp_path / "taken": b"b"})
     assert [path.name for path in tmp_path.iterdir()] == ["taken"]
+
+
+def test_a_file_in_the_place_of_a_folder_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    for path in (tmp_path / "file" / "a.txt", tmp_path / "file" / "deep" / "a.txt"):
+        expected = re.escape(f"{path}: cannot be written ({tmp_path}/file is not a folder)")
+        with pytest.raises(DataError, match=expected):
+            write_files({path: b"a"})
+        with pytest.raises(DataError, match=expected), open_whole(path):
+            pass
+        with pytest.raises(DataError, match=re.escape(f"{path}: {tmp_path}/file is not a folder")):
+            read_lines(path)
 
 
 @pytest.fixture

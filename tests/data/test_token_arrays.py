@@ -124,8 +124,19 @@ with new_cache(Path({str(tmp_path / "cache")!r}), {{"text": "b"}}) as (files, ke
 
 def test_a_cache_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(DataError, match=r"cache: cannot be written \((Not a directory|File exists)\)"):
+    with pytest.raises(DataError, match=r"file/cache: cannot be written \(.*/file is not a folder\)"):
         made(tmp_path / "file" / "cache")
+
+
+def test_a_cache_is_made_in_the_place_of_a_file_and_where_a_link_points(tmp_path: Path) -> None:
+    (tmp_path / "cache").write_text("not a cache")
+    (tmp_path / "link").symlink_to("elsewhere/cache")
+    for name in ("cache", "link"):
+        made(tmp_path / name)
+        assert open_cache(tmp_path / name, {"text": "a", "sizes": (1, 2)}) == {"pairs": 3}
+    assert (tmp_path / "elsewhere" / "cache").is_dir()
+    assert (tmp_path / "link").is_symlink()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["cache", "elsewhere", "link"]
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")

@@ -50,6 +50,11 @@ def test_a_distillation_is_what_the_teacher_translates_and_resumes(call: Run, te
     text = "".join(line + "\n" for line in [*TEXTS, "", *TEXTS]).encode()
     source.write_bytes(gzip.compress(text))
     given = ["distill", teacher, "--source", source, "--out", out, "--beam-size", 2, "--shard-lines", 4]
+    (tmp_path / "file").write_text("")
+    for taken, error in (("file", "expected a folder, found a file"), ("file/x", f"{tmp_path}/file is not a folder")):
+        code, _, err = call(*given[:4], "--out", tmp_path / taken)
+        assert code == 2
+        assert error in err
     assert call(*given).code == 0
     found = b"".join(path.read_bytes() for path in sorted((out / "target").glob("*.txt")))
     assert found == call("translate", teacher, "--beam-size", 2, stdin=text).out

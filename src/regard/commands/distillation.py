@@ -131,6 +131,8 @@ def _split(source: str, out: Path, lines: int) -> None:
     paths = [path for (path,) in find_shards(source, None)]
     about = json.dumps({"sources": [file_digest(path) for path in paths], "lines": lines}).encode() + b"\n"
     mark = out / ABOUT
+    if out.exists() and not out.is_dir():
+        raise ConfigError(f"--out {out}: expected a folder, found a file; choose another --out")
     if mark.exists():
         if mark.read_bytes() != about:
             raise ConfigError(f"{out}: holds translations of other sources, or in files of another length; choose another --out")

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
-from regard.errors import DataError
+from regard.errors import DataError, os_reason
 from regard.progress import message, stage
 
 CHUNK_BYTES = 1 << 20
@@ -367,7 +367,7 @@ def write_files(contents: Mapping[Path, bytes]) -> None:
         for path, written in temporary.items():
             os.replace(written, path)
     except OSError as error:
-        raise DataError(f"{path}: cannot be written ({error.strerror or error})") from error
+        raise DataError(f"{path}: cannot be written ({os_reason(path, error)})") from error
     finally:
         for written in temporary.values():
             with contextlib.suppress(OSError):
@@ -398,7 +398,7 @@ def open_whole(path: Path) -> Iterator[BinaryIO]:
             os.fsync(stream.fileno())
         os.replace(temporary, path)
     except OSError as error:
-        raise DataError(f"{path}: cannot be written ({error.strerror or error})") from error
+        raise DataError(f"{path}: cannot be written ({os_reason(path, error)})") from error
     finally:
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)
@@ -439,6 +439,6 @@ def unreadable(path: str | Path, error: Exception) -> DataError:
     }
     if str(path) == "-":
         reasons[FileNotFoundError] = "expected a file, not standard input"
-    reason = reasons.get(type(error)) or (isinstance(error, OSError) and error.strerror) or str(error)
+    reason = reasons.get(type(error)) or (os_reason(path, error) if isinstance(error, OSError) else str(error))
     shown = repr(str(path)) if not str(path) or "\0" in str(path) else path
     return DataError(f"{shown}: {reason}")

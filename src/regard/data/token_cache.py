@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from regard.data.parallel import file_digest
-from regard.errors import DataError
+from regard.errors import DataError, os_reason
 from regard.strict_json import parse_json
 
 TOKENS = "tokens"
@@ -30,7 +30,7 @@ def new_cache(folder: Path, about: Mapping[str, Any]) -> Iterator[tuple[Path, di
     the next call removes.
 
     Args:
-        folder: the cache folder.
+        folder: the cache folder, or a link to where it shall be; a file of this name is replaced.
         about: everything that determines the content, as a JSON value.
 
     Raises:
@@ -45,6 +45,7 @@ def new_cache(folder: Path, about: Mapping[str, Any]) -> Iterator[tuple[Path, di
         ...     open_cache(Path(name, "cache"), {"text": "a"}), open_cache(Path(name, "cache"), {"text": "b"})
         ({'pairs': 3}, None)
     """
+    folder = folder.resolve()  # a link to another disk stays
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         for left in folder.parent.glob(f".{folder.name}.*"):
@@ -59,6 +60,8 @@ def new_cache(folder: Path, about: Mapping[str, Any]) -> Iterator[tuple[Path, di
             (files / MANIFEST).write_text(json.dumps({**content, "sha256": _digest(content)}, indent=1) + "\n", encoding="utf-8")
             for path in (*files.iterdir(), files):
                 _to_disk(path)
+            if folder.is_file():
+                folder.unlink()
             shutil.rmtree(folder, ignore_errors=True)
             os.rename(files, folder)
             _to_disk(folder.parent)
@@ -66,7 +69,7 @@ def new_cache(folder: Path, about: Mapping[str, Any]) -> Iterator[tuple[Path, di
             shutil.rmtree(files, ignore_errors=True)
             raise
     except OSError as error:
-        raise DataError(f"{folder}: cannot be written ({error.strerror or error})") from error
+        raise DataError(f"{folder}: cannot be written ({os_reason(folder, error)})") from error
 
 
 def open_cache(folder: Path, about: Mapping[str, Any]) -> dict[str, Any] | None:

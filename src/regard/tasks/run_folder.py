@@ -29,7 +29,7 @@ from regard import progress
 from regard.config import RunConfig, describe_changes, dump_config, load_config, task_of
 from regard.data.lines import write_files
 from regard.data.vocabulary import Vocabulary
-from regard.errors import CheckpointError, ConfigError, DataError
+from regard.errors import CheckpointError, ConfigError, DataError, os_reason
 from regard.strict_json import parse_json
 from regard.training.atomic_folder import MANIFEST, STATE, to_disk, verify_folder
 from regard.training.checkpoint import check_run_files, list_checkpoints, weights_file
@@ -184,7 +184,7 @@ def create_run(
     try:
         staging.mkdir(parents=True)
     except OSError as error:
-        raise ConfigError(f"{folder}: cannot be made ({error.strerror})") from error
+        raise ConfigError(f"{folder}: cannot be made ({os_reason(staging, error)})") from error
     try:
         write_files({staging / name: content for name, content in files.items()})
         complete(staging)
@@ -197,7 +197,7 @@ def create_run(
             os.replace(staging / name, folder / name)
         to_disk(folder)
     except OSError as error:
-        raise DataError(f"{folder}: cannot be written ({error.strerror})") from error
+        raise DataError(f"{folder}: cannot be written ({os_reason(staging, error)})") from error
     finally:
         if not (folder / CONFIG).exists():
             _undo(folder)

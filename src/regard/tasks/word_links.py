@@ -19,7 +19,7 @@ from regard.data.batching import SequenceBatch, collate
 from regard.data.lines import write_files
 from regard.data.parallel import SentencePair
 from regard.data.vocabulary import EOS, TokenizedText
-from regard.errors import CheckpointError, ConfigError, DataError, shown
+from regard.errors import CheckpointError, ConfigError, DataError, os_reason, shown
 from regard.metrics import links_from_weights
 from regard.metrics.alignment import Links
 from regard.models import LayerAttention
@@ -203,7 +203,7 @@ class LinksFile:
         try:
             self._file = open(path, "w", encoding="utf-8")  # noqa: SIM115 - closed by `__exit__`
         except OSError as error:
-            raise DataError(f"{path}: cannot be written ({error.strerror or error})") from error
+            raise DataError(f"{path}: cannot be written ({os_reason(path, error)})") from error
 
     def __enter__(self) -> Self:
         return self
@@ -223,7 +223,7 @@ class LinksFile:
             self._file.write(lines)
             self._file.flush()
         except OSError as error:
-            raise DataError(f"{self._path}: cannot be written ({error.strerror or error})") from error
+            raise DataError(f"{self._path}: cannot be written ({os_reason(self._path, error)})") from error
 
 
 def leave_one_out(run: TranslationRun, source: Sequence[int], target: Sequence[int]) -> Tensor:

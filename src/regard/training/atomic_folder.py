@@ -14,7 +14,7 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
 
-from regard.errors import CheckpointError, WriteError
+from regard.errors import CheckpointError, WriteError, os_reason
 from regard.strict_json import parse_json
 
 FORMAT = 1
@@ -76,7 +76,7 @@ def write_folder(
         shutil.rmtree(replaced, ignore_errors=True)
     except (OSError, SafetensorError) as error:
         shutil.rmtree(temporary, ignore_errors=True)
-        raise WriteError(f"{target}: cannot be saved ({_cause(error)}); what was saved before is untouched") from error
+        raise WriteError(f"{target}: cannot be saved ({_cause(target, error)}); what was saved before is untouched") from error
 
 
 def read_state(folder: Path) -> dict[str, Any]:
@@ -111,7 +111,7 @@ def verify_folder(folder: Path, only: Iterable[str] | None = None) -> dict[str, 
         try:
             found = file_sha256(file)
         except (OSError, ValueError) as error:  # ValueError: a name that no file can have
-            raise CheckpointError(f"{file}: cannot be read ({_cause(error)})") from error
+            raise CheckpointError(f"{file}: cannot be read ({_cause(file, error)})") from error
         if found != sums[name]:
             raise CheckpointError(f"{file}: is damaged (its sha256 is not the one in {MANIFEST})")
     return manifest
@@ -167,7 +167,7 @@ def to_disk(path: Path) -> None:
         os.close(descriptor)
 
 
-def _cause(error: Exception) -> str:
-    if isinstance(error, OSError) and error.strerror:
-        return error.strerror
+def _cause(path: Path, error: Exception) -> str:
+    if isinstance(error, OSError):
+        return os_reason(path, error)
     return " ".join(str(error).split())

@@ -23,7 +23,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from torch import Tensor, nn
 
 from regard.config import TrainingConfig
-from regard.errors import CheckpointError, WriteError
+from regard.errors import CheckpointError, WriteError, os_reason
 from regard.training.atomic_folder import MANIFEST, file_sha256, read_state, remove_leftovers, verify_folder, write_folder
 from regard.training.distributed import ProcessGroup, assign_tensor, shard_like
 from regard.training.optimizer import STATE_KEYS, MovingAverage
@@ -276,14 +276,15 @@ def prepare_folder(folder: Path) -> int:
         CheckpointError: see `latest_checkpoint`.
         WriteError: the folder cannot be created or written to.
     """
+    checkpoints = folder / "checkpoints"
     try:
-        (folder / "checkpoints").mkdir(parents=True, exist_ok=True)
+        checkpoints.mkdir(parents=True, exist_ok=True)
         remove_leftovers(folder)
-        remove_leftovers(folder / "checkpoints")
+        remove_leftovers(checkpoints)
         latest = latest_checkpoint(folder)
         _move_damaged(folder, latest)
     except OSError as error:
-        raise WriteError(f"{folder}: cannot be written ({error.strerror})") from error
+        raise WriteError(f"{folder}: cannot be written ({os_reason(checkpoints, error)})") from error
     return 0 if latest is None else int(latest.name.removeprefix("step-"))
 
 

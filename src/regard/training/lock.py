@@ -14,7 +14,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from regard.errors import ConfigError, TrainingError, WriteError
+from regard.errors import ConfigError, TrainingError, WriteError, os_reason
 from regard.strict_json import parse_json
 from regard.training.distributed import ProcessGroup
 
@@ -106,7 +106,7 @@ def _make(folder: Path) -> bool:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise ConfigError(f"{folder}: cannot be made ({error.strerror})") from error
+        raise ConfigError(f"{folder}: cannot be made ({os_reason(folder, error)})") from error
     return True
 
 
@@ -120,7 +120,7 @@ def _open(folder: Path) -> int:
             folder.mkdir(parents=True, exist_ok=True)
             continue
         except OSError as error:
-            raise WriteError(f"{folder}: cannot be written ({error.strerror})") from error
+            raise WriteError(f"{folder}: cannot be written ({os_reason(folder, error)})") from error
         if _locked(folder, descriptor) and _still_there(path, descriptor):
             with suppress(OSError):  # on a full disk the lock has no holder's name, but works
                 os.ftruncate(descriptor, 0)

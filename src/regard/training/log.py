@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Any, BinaryIO, Self
 
 from regard import progress as reporting
-from regard.errors import WriteError, missing_extra
+from regard.errors import WriteError, missing_extra, os_reason
 from regard.strict_json import parse_json
 from regard.training import training_job
 
@@ -68,7 +68,7 @@ class EventFile:
         try:
             yield
         except OSError as error:
-            raise WriteError(f"{self.path}: cannot be written ({error.strerror})") from error
+            raise WriteError(f"{self.path}: cannot be written ({os_reason(self.path, error)})") from error
 
 
 class RunLog(EventFile):

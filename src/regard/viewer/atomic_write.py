@@ -6,7 +6,7 @@ import os
 import secrets
 from pathlib import Path
 
-from regard.errors import DataError
+from regard.errors import DataError, os_reason
 
 
 def write_atomically(path: str | Path, content: bytes) -> None:
@@ -44,4 +44,4 @@ def write_atomically(path: str | Path, content: bytes) -> None:
             temporary.unlink(missing_ok=True)
             raise
     except OSError as error:
-        raise DataError(f"{path}: cannot be written ({error.strerror or error})") from error
+        raise DataError(f"{path}: cannot be written ({os_reason(path, error)})") from error
