@@ -1,15 +1,18 @@
-"""Parsing of untrusted JSON within limits."""
+"""JSON: parsing of untrusted text within limits, and text that every reader takes."""
 
 from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Callable
 from typing import Any
 
 MAX_DEPTH = 64
 """Max nesting of lists and objects; Regard's files have six levels."""
 KINDS = {bool: "true or false", int: "a whole number", float: "a number", str: "text", list: "a list", dict: "an object"}
+_ESCAPED = re.compile("[\x80-\x9f\u2028\u2029\ud800-\udfff]")
+"""Characters that end a line for some readers, and halves of characters, which UTF-8 cannot encode."""
 MAX_DIGITS = 19
 """Max digits of an integer: 64 bits. Larger ones fail differently in numpy, torch and Python."""
 
@@ -47,6 +50,19 @@ def parse_json(
         if not level:
             return tree
     raise ValueError(f"more than {MAX_DEPTH} levels of lists and objects")
+
+
+def dump_json(value: Any, *, indent: int | None = None) -> str:
+    r"""Write JSON that people can read: characters beyond ASCII as they are, but line separators and lone surrogates escaped.
+
+    So one line stays one line for every reader, and strings are read as they were, whatever their source.
+
+    Example:
+        >>> dump_json({"id": "é\u2028\ud800"})
+        '{"id": "é\\u2028\\ud800"}'
+    """
+    text = json.dumps(value, ensure_ascii=False, indent=indent)
+    return text if text.isascii() else _ESCAPED.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 def kind_of(value: object) -> str:

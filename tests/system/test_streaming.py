@@ -138,7 +138,7 @@ def test_json_lines_keep_their_id(command: str, call: Callable[..., Any], monkey
     monkeypatch.setenv("REGARD_DEVICE", "cpu")
     _, _, lines, fields = COMMANDS[command]
     alone = json.loads(call(*words_of(command), "--json", stdin=f"{lines[0]}\n".encode()).out)
-    ids: list[Any] = [7, "a", None, {"part": [1]}]
+    ids: list[Any] = [7, "a", None, {"part": ["\ud800", "\udfff", "é\u2028\u2029\x85"]}]
     given = [json.dumps({"id": identity, **fields}) for identity in ids] + [json.dumps(fields), "{", '{"id": 9}']
     words = [word for word in words_of(command) if word not in ("--list", "-")]  # of captions: objects come from standard input only
     code, out, err = call(*words, "--json-input", stdin="\n".join(given).encode())

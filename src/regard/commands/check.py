@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated
 
@@ -11,6 +10,7 @@ import typer
 from regard.commands.terminal import write_line
 from regard.errors import ConfigError
 from regard.progress import stage
+from regard.strict_json import dump_json
 
 commands = typer.Typer()
 
@@ -43,6 +43,6 @@ def check(
     for line in report.lines():
         write_line(line)
     if json_file is not None:
-        write_files({json_file: (json.dumps(report.to_json(), indent=1, ensure_ascii=False) + "\n").encode()})
+        write_files({json_file: (dump_json(report.to_json(), indent=1) + "\n").encode()})
     if not report.ok:
         raise typer.Exit(1)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -17,6 +16,7 @@ from regard.commands.streaming import WORKER
 from regard.commands.terminal import write_line
 from regard.commands.translation import chosen_decoding
 from regard.errors import ConfigError
+from regard.strict_json import dump_json
 
 commands = typer.Typer()
 
@@ -107,7 +107,7 @@ def evaluate(
     report, outputs = _measure(run, task, given)
     contents = {}
     if json_file is not None:
-        contents[json_file] = (json.dumps({"run": str(run), **report}, indent=1, ensure_ascii=False) + "\n").encode()
+        contents[json_file] = (dump_json({"run": str(run), **report}, indent=1) + "\n").encode()
     if output is not None:
         contents[output] = "".join(line + "\n" for line in outputs).encode()
     write_files(contents)

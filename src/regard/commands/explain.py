@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,6 +10,7 @@ import typer
 from regard.commands.options import LinkUnit, RunFolder, refuse
 from regard.commands.terminal import write_line
 from regard.errors import ConfigError
+from regard.strict_json import dump_json
 
 commands = typer.Typer()
 
@@ -118,4 +118,4 @@ def _write(path: Path | None, figures: dict[str, Any]) -> None:
     from regard.data.lines import write_files
 
     if path is not None:
-        write_files({path: (json.dumps(figures, indent=1, ensure_ascii=False) + "\n").encode()})
+        write_files({path: (dump_json(figures, indent=1) + "\n").encode()})

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, cast
 from regard import progress
 from regard.commands.terminal import write_message, write_text
 from regard.errors import ConfigError, DataError, shown
-from regard.strict_json import kind_of, parse_json
+from regard.strict_json import dump_json, kind_of, parse_json
 
 if TYPE_CHECKING:
     from regard.data.vocabulary import Vocabulary
@@ -211,11 +211,11 @@ def _answer_chunks(
                 number += 1
                 if question.item is None:
                     bad += 1
-                    write_text(json.dumps(question.head, ensure_ascii=False) if json_lines else "")
+                    write_text(dump_json(question.head) if json_lines else "")
                     continue
                 result = next(found)
                 text = show(number, result)
-                write_text(json.dumps({**question.head, **result.to_json()}, ensure_ascii=False) if json_lines else text)
+                write_text(dump_json({**question.head, **result.to_json()}) if json_lines else text)
             sys.stdout.flush()
             if stage is not None:
                 stage.advance(len(chunk))

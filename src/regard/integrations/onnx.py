@@ -6,7 +6,6 @@ every input and output, the special tokens and the limits. `docs/export.md` walk
 
 from __future__ import annotations
 
-import json
 import shutil
 import tempfile
 from collections.abc import Mapping
@@ -22,7 +21,7 @@ from regard.errors import CheckpointError, missing_extra
 from regard.integrations.graph import OPSET, Graph, ModelGraphs, Port
 from regard.integrations.graph_models import model_graphs
 from regard.integrations.portable_run import check_output, check_weights, describe, new_folder, open_run, shortlist_of
-from regard.strict_json import parse_json
+from regard.strict_json import dump_json, parse_json
 from regard.tasks.shortlist import FILE as SHORTLIST
 
 __all__ = ["OnnxModel", "OnnxState", "export_run", "write_graphs"]
@@ -64,7 +63,7 @@ def export_run(run: str | Path, folder: str | Path, *, weights: WeightKind = "fl
     shortlist = shortlist_of(opened)
     with new_folder(out) as new:
         write_graphs(graphs, new, weights=weights)
-        (new / INTERFACE).write_text(json.dumps(described, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        (new / INTERFACE).write_text(dump_json(described, indent=1) + "\n", encoding="utf-8")
         for name in set(opened.vocabularies.values()):
             shutil.copy(opened.folder / name, new / name)
         if shortlist is not None:

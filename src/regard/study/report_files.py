@@ -5,13 +5,13 @@ from __future__ import annotations
 import csv
 import html
 import io
-import json
 from collections.abc import Sequence
 from pathlib import Path
 
 from regard.config.base import LOWER_IS_BETTER
 from regard.data.lines import write_files
 from regard.metrics.seeds import LEVEL, MAX_SEEDS
+from regard.strict_json import dump_json
 from regard.study.explained import method_table
 from regard.study.findings import POWER, SEEDS, p_text
 from regard.study.report import Report
@@ -227,7 +227,7 @@ def write_report(report: Report, folder: Path, *, style: str | None = None) -> l
         folder / "report.md": markdown(report),
         folder / "report.html": page(report, style=style),
         folder / "report.csv": text.getvalue(),
-        folder / "report.json": json.dumps(whole, indent=1, ensure_ascii=False) + "\n",
+        folder / "report.json": dump_json(whole, indent=1) + "\n",
     }
     write_files({path: part.encode() for path, part in contents.items()})
     return list(contents)

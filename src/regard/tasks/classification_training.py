@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -25,6 +24,7 @@ from regard.errors import ConfigError, DataError, listed, shown
 from regard.metrics.classification import macro_f1
 from regard.models.classifier import SentenceClassifier, build_classifier
 from regard.ops import SequenceLoss
+from regard.strict_json import dump_json
 from regard.tasks.batch_threads import map_batches
 from regard.tasks.classification_data import LabelledCorpus, LabelledText, open_labelled
 from regard.tasks.classification_run import LABELS, RUN_FILES, SentenceConfig, SentenceRun, load_labels
@@ -106,7 +106,7 @@ class SentenceTraining(TaskTraining[SentenceConfig]):
         if isinstance(weights, Mapping) and (strange := sorted(set(weights) ^ set(labels))):
             raise ConfigError(f"model.class_weights: expected a number for each of {listed(labels)}; {shown(strange[0])} does not fit")
         vocabulary = make_vocabulary(config.vocabulary, self._texts(sampled(packed, config.vocabulary.sample)))
-        return {VOCABULARY: vocabulary, LABELS: (json.dumps(labels, ensure_ascii=False) + "\n").encode()}
+        return {VOCABULARY: vocabulary, LABELS: (dump_json(labels) + "\n").encode()}
 
     def _texts(self, examples: Iterable[LabelledExample]) -> Iterator[str]:
         lower = self.config.vocabulary.lowercase
