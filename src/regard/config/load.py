@@ -17,7 +17,8 @@ from regard.config.language import LanguageConfig
 from regard.config.strict_yaml import MAX_BYTES, MAX_ENTRIES, NOT_YAML, dump_yaml, parse_yaml
 from regard.config.suggestions import exists, submodels, suggested_mechanism, suggested_path
 from regard.config.translation import TranslationConfig
-from regard.errors import LONGEST_SHOWN, ConfigError, listed, shown
+from regard.errors import LONGEST_SHOWN, ConfigError, listed, os_reason, shown
+from regard.input_files import open_input
 
 AnyConfig = TypeVar("AnyConfig", bound=RunConfig)
 AnyFrozen = TypeVar("AnyFrozen", bound=Frozen)
@@ -218,7 +219,7 @@ def read_yaml(path: Path) -> Mapping[str, Any]:
         regard.errors.ConfigError: no-such.yaml: no such configuration file
     """
     try:
-        with path.open("rb") as file:
+        with open_input(path) as file:
             data = file.read(MAX_BYTES + 1)
         if len(data) > MAX_BYTES:
             raise ConfigError(f"{path}: more than {MAX_BYTES:,} bytes, expected settings")
@@ -229,7 +230,9 @@ def read_yaml(path: Path) -> Mapping[str, Any]:
         raise ConfigError(f"{path}: no such configuration file") from error
     except IsADirectoryError as error:
         raise ConfigError(f"{path}: is a folder, expected a configuration file") from error
-    except (OSError, UnicodeDecodeError) as error:
+    except OSError as error:
+        raise ConfigError(f"{path}: {os_reason(path, error)}") from error
+    except UnicodeDecodeError as error:
         raise ConfigError(f"{path}: cannot be read as text ({error})") from error
     except NOT_YAML as error:
         mark = getattr(error, "problem_mark", None)

@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from regard.data.lines import read_lines, single_line, stream_lines, unreadable, whole_characters
 from regard.errors import DataError, listed, shown
+from regard.input_files import open_input
 from regard.progress import stage
 from regard.strict_json import parse_json
 
@@ -103,7 +104,8 @@ def _listed(entries: Sequence[Entry], split: Path, path: Path) -> list[Entry]:
 
 def _read_json(path: Path, form: CaptionFormat, split: str | Path | None) -> list[Entry]:
     try:
-        text = path.read_bytes()
+        with open_input(path) as file:
+            text = file.read()
     except (OSError, ValueError) as error:
         raise unreadable(path, error) from error
     content = as_json(text, str(path))

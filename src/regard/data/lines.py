@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 from regard.errors import DataError, os_reason
+from regard.input_files import is_device, open_input
 from regard.progress import message, stage
 
 CHUNK_BYTES = 1 << 20
@@ -142,7 +143,7 @@ def stream_bytes(path: str | Path, *, mark: bool = True) -> Iterator[bytes]:
     """
     done = 0
     try:
-        with open(path, "rb") as raw, _opened(path, raw, raw) as stream:
+        with open_input(path) as raw, _opened(path, raw, raw) as stream:
             for line in undecoded_lines(stream, mark=mark):
                 yield line
                 done += 1
@@ -164,7 +165,7 @@ def stream_chunks(path: str | Path) -> Iterator[bytes]:
         []
     """
     try:
-        with open(path, "rb") as raw, _opened(path, raw, raw) as stream:
+        with open_input(path) as raw, _opened(path, raw, raw) as stream:
             while chunk := stream.read(CHUNK_BYTES):
                 yield chunk
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
@@ -195,7 +196,7 @@ def scan_lines(path: str | Path, advance: Callable[[int], None] = lambda lines: 
     lines, last, first = 0, b"\n", True
     valid = _Validation(Path(path)) if text else None
     try:
-        with open(path, "rb") as raw:
+        with open_input(path) as raw:
             digested = _Digested(raw)
             with _opened(path, raw, digested) as stream:
                 while chunk := stream.read(CHUNK_BYTES):
@@ -408,7 +409,7 @@ def stat_rereadable(path: str | Path) -> os.stat_result:
     """Return the state of a file that is read more than once.
 
     Raises:
-        DataError: it is missing, or a pipe, which can be read only once (opening one that nobody writes to waits for ever).
+        DataError: it is missing, or a pipe or a device, which cannot be read again (opening a pipe that nobody writes to waits for ever).
 
     Example:
         >>> stat_rereadable(os.devnull).st_size
@@ -420,6 +421,8 @@ def stat_rereadable(path: str | Path) -> os.stat_result:
         raise unreadable(path, error) from error
     if stat.S_ISFIFO(found.st_mode) or stat.S_ISSOCK(found.st_mode):
         raise DataError(f"{path}: expected a file, which is read more than once, found a pipe; write its content to a file")
+    if is_device(found):
+        raise DataError(f"{path}: is a device, expected a file")
     return found
 
 

@@ -15,6 +15,7 @@ from tokenizers import Regex, Tokenizer, models, pre_tokenizers, trainers
 from regard.data.lines import single_line, unreadable, whole_characters, write_files
 from regard.data.unigram import train_unigram
 from regard.errors import ConfigError, DataError, MissingExtraError, shown
+from regard.input_files import open_input
 from regard.progress import stage
 from regard.strict_json import parse_json
 
@@ -231,7 +232,8 @@ class Vocabulary:
             DataError: the file is missing, of another format or damaged.
         """
         try:
-            content = parse_json(Path(path).read_bytes())
+            with open_input(path) as file:
+                content = parse_json(file.read())
         except OSError as error:
             raise unreadable(path, error) from error
         except (ValueError, RecursionError) as error:

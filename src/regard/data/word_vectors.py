@@ -12,6 +12,7 @@ import numpy as np
 
 from regard.data.lines import iter_lines, unreadable
 from regard.errors import DataError
+from regard.input_files import open_input
 from regard.progress import track
 
 
@@ -86,7 +87,7 @@ def read_vectors(path: str | Path, words: Collection[str]) -> WordVectors:
 def _stream(path: str | Path) -> Iterator[str]:
     number = 0
     try:
-        with open(path, "rb") as raw:
+        with open_input(path) as raw:
             stream = cast(BinaryIO, gzip.GzipFile(fileobj=raw)) if str(path).endswith(".gz") else raw
             for number, line in enumerate(iter_lines(stream, Path(path)), start=1):  # noqa: B007 - an error tells how far it came
                 yield line

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 from regard.errors import DataError, listed, shortened, shown
+from regard.input_files import open_input
 from regard.strict_json import parse_json
 from regard.viewer.atomic_write import write_atomically
 from regard.viewer.items import Tokens, read_items
@@ -309,7 +310,8 @@ def read_records(path: str | Path) -> list[AttentionRecord]:
         regard.errors.DataError: /no/such/file.jsonl: cannot be read (No such file or directory)
     """
     try:
-        content = Path(path).read_bytes()
+        with open_input(path) as file:
+            content = file.read()
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({error.strerror or error})") from error
     return parse_records(content, path)

@@ -1,0 +1,54 @@
+"""Opening files that users name: no endless wait without a word, and no endless device."""
+
+from __future__ import annotations
+
+import errno
+import io
+import os
+import stat
+import threading
+from pathlib import Path
+
+from regard.progress import message
+
+PATIENCE_SECONDS = 1.0
+"""Seconds to wait for the writer of a pipe before a message says so."""
+
+
+def open_input(path: str | Path) -> io.BufferedReader:
+    """Open a file to read it once from beginning to end.
+
+    A pipe, such as `<(...)` of a shell, is waited for until a program writes to it; after `PATIENCE_SECONDS` a message says so.
+
+    Raises:
+        OSError: it cannot be opened, or is a device, which has no end; `/dev/null` and terminals have one.
+
+    Example:
+        >>> with open_input(os.devnull) as file:
+        ...     file.read()
+        b''
+    """
+    if not stat.S_ISFIFO(os.stat(path).st_mode):
+        file = open(path, "rb")  # noqa: SIM115 - the caller closes it
+        if is_device(os.fstat(file.fileno())) and not file.isatty():
+            file.close()
+            raise OSError(errno.EINVAL, "is a device, expected a file")
+        return file
+    told = threading.Timer(PATIENCE_SECONDS, message, (f"{path}: waiting for a program that writes to this pipe",), {"warning": True})
+    told.daemon = True
+    told.start()
+    try:
+        return open(path, "rb")
+    finally:
+        told.cancel()
+
+
+def is_device(found: os.stat_result) -> bool:
+    """Return whether a file is a device other than `/dev/null`.
+
+    Example:
+        >>> is_device(os.stat(os.devnull)), is_device(os.stat("."))
+        (False, False)
+    """
+    special = stat.S_ISCHR(found.st_mode) or stat.S_ISBLK(found.st_mode)
+    return special and found.st_rdev != os.stat(os.devnull).st_rdev
