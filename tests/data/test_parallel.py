@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from regard.data.file_digests import DataFiles
+from regard.data.lines import scan_lines
 from regard.data.parallel import file_digest, hold_out, read_pairs, write_parallel
 from regard.data.shards import ParallelText
 from regard.errors import ConfigError, DataError
@@ -134,6 +135,11 @@ def test_digest_is_the_sha256_of_the_bytes(tmp_path: Path) -> None:
 def test_a_pipe_is_refused_where_a_file_is_read_more_than_once(tmp_path: Path) -> None:
     pipe = tmp_path / "pipe.en"
     os.mkfifo(pipe)  # nobody writes to it: opening it would wait for ever
-    for read in (file_digest, lambda path: ParallelText(str(path), str(path)), lambda path: DataFiles({"text": str(path)}, tmp_path)):
+    for read in (
+        file_digest,
+        scan_lines,
+        lambda path: ParallelText(str(path), str(path)),
+        lambda path: DataFiles({"text": str(path)}, tmp_path),
+    ):
         with pytest.raises(DataError, match=r"pipe\.en: expected a file, which is read more than once, found a pipe"):
             read(pipe)

@@ -175,7 +175,12 @@ def test_what_does_not_fit_is_refused_before_anything_is_written(tmp_path: Path,
         shutil.copy(paths[0], tmp_path / name)
     (tmp_path / "blocked").mkdir()
     (tmp_path / "blocked" / "full").write_text("")
+    os.mkfifo(tmp_path / "terms")
     for words, error in (
+        (
+            ["--input", paths[0], "--output", output, "--terms", tmp_path / "terms"],
+            f"{tmp_path}/terms: expected a file, which is read more than once, found a pipe; write its content to a file",
+        ),
         (
             ["--input", f"{tmp_path}/own/**", "--output", output],
             f"the output of {tmp_path}/own/manifest.jsonl/x, {output}/manifest.jsonl/x, "

@@ -195,6 +195,7 @@ def _check_outputs(inputs: Mapping[str, Path], output: Path) -> None:
 
 def _about(command: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
     """Return the inputs of the answers besides the shards: command, options with the content of their files, and the runs' weights."""
+    from regard.data.lines import stat_rereadable
     from regard.data.parallel import file_digest
     from regard.training.checkpoint import weights_file
 
@@ -206,6 +207,8 @@ def _about(command: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
     def noted(value: Any) -> Any:
         if isinstance(value, Path) and value.is_file():
             return {"file": str(value), "sha256": file_digest(value)}
+        if isinstance(value, Path) and value.exists() and not value.is_dir():
+            stat_rereadable(value)  # by each worker
         return value if isinstance(value, int | float) else str(value)
 
     options = {

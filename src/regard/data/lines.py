@@ -175,7 +175,7 @@ def stream_chunks(path: str | Path) -> Iterator[bytes]:
 
 
 def scan_lines(path: str | Path, advance: Callable[[int], None] = lambda lines: None, *, text: bool = False) -> tuple[str, int]:
-    r"""Hash a file and count its lines in one pass.
+    r"""Hash a file, which is to be read again, and count its lines in one pass.
 
     Args:
         path: as for `read_lines`.
@@ -186,13 +186,14 @@ def scan_lines(path: str | Path, advance: Callable[[int], None] = lambda lines: 
         The sha256 of the file as 64 hexadecimal digits, and the number of lines of `read_lines`.
 
     Raises:
-        DataError: see `read_lines`.
+        DataError: see `read_lines`; also for a pipe.
 
     Example:
         >>> import os
         >>> scan_lines(os.devnull)[1]
         0
     """
+    stat_rereadable(path)
     lines, last, first = 0, b"\n", True
     valid = _Validation(Path(path)) if text else None
     try:
