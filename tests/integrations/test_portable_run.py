@@ -50,6 +50,9 @@ def test_a_folder_of_another_file_system_is_filled_and_leftovers_are_no_content(
     (tmp_path / "other" / ".model.export-4194305").mkdir()
     with pytest.raises(ConfigError, match="other: exists and is not empty"):
         check_output(tmp_path / "other")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match="file: expected a folder, found a file"):
+        check_output(tmp_path / "file")
 
 
 def test_a_full_disk_leaves_nothing_and_is_named(tmp_path: Path) -> None:

@@ -71,7 +71,7 @@ def open_run(folder: Path) -> OpenedRun:
 
 
 def check_output(folder: Path) -> None:
-    """Refuse a folder that is not empty, besides what a killed export has left.
+    """Refuse a file, and a folder that is not empty, besides what a killed export has left.
 
     Raises:
         ConfigError: the message names the folder.
@@ -80,7 +80,9 @@ def check_output(folder: Path) -> None:
         >>> check_output(Path("no-such-folder"))
     """
     place = folder.resolve()
-    if folder.exists() and (not folder.is_dir() or set(folder.iterdir()) - {folder / path.name for path in _leftovers(place, place)}):
+    if folder.exists() and not folder.is_dir():
+        raise ConfigError(f"{folder}: expected a folder, found a file; choose another --out")
+    if folder.exists() and set(folder.iterdir()) - {folder / path.name for path in _leftovers(place, place)}:
         raise ConfigError(f"{folder}: exists and is not empty; choose another --out")
 
 
