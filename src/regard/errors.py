@@ -59,6 +59,21 @@ def listed(names: Iterable[object], *, most: int = MAX_LISTED) -> str:
     return ", ".join(found[:most]) + more
 
 
+def counted(number: int, one: str, many: str = "") -> str:
+    """Return a number and what it counts, in the singular or plural, for a message.
+
+    Args:
+        number: how many.
+        one: the noun for 1.
+        many: the noun for other numbers; "" adds an s.
+
+    Example:
+        >>> counted(1, "column"), counted(0, "line"), counted(2, "process", "processes")
+        ('1 column', '0 lines', '2 processes')
+    """
+    return f"{number} {one if number == 1 else many or one + 's'}"
+
+
 def shortened(text: str, longest: int = LONGEST_MESSAGE) -> str:
     """Return a text, shortened in the middle if longer than this.
 

@@ -153,7 +153,7 @@ def test_folders_without_images_and_files_beside_them_are_told(call: Callable[..
     shutil.copytree(made / "test", "mixed")
     Path("mixed/notes.doc").touch()
     answer = call("caption", made / "run", "mixed")
-    assert (answer.code, answer.err) == (0, "regard: 1 files in the folders are not images\n")
+    assert (answer.code, answer.err) == (0, "regard: ignored 1 file without an image in the folders\n")
     Path("nothing").mkdir()
     assert call("caption", made / "run", "nothing").code == 2
 

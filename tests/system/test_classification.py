@@ -77,7 +77,7 @@ def test_hostile_lines_give_one_line_each(call, runs, kind, options):
     found = answer.out.decode().split("\n")
     assert len(found) == len(lines) + 1
     assert found[:2] == (['{"label": null, "probabilities": {}}'] * 2 if options else ["", ""])
-    assert "tokens at the end were cut off" in answer.err
+    assert " at the end (data.max_length)" in answer.err
     if kind == "pairs":
         assert "line 18: expected a premise, a tab and a hypothesis, found 3 columns; no label for it" in answer.err
 

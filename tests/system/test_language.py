@@ -73,7 +73,7 @@ def test_continuations_as_json(call: Callable[..., Any], folder: Path) -> None:
 
 def test_a_prompt_too_long_is_read_from_behind_with_a_warning(call: Callable[..., Any], folder: Path) -> None:
     answer = call("generate", folder / "run", "--max-length", 1, stdin=b"ein\n" + b"ein " * 200 + b"\n")
-    assert answer.err == "regard: line 2: the first 288 tokens of the prompt were not read\n"
+    assert answer.err == "regard: line 2: left out the first 288 tokens of the prompt\n"
     assert answer.out.decode().split("\n")[1].startswith("ein " * 200)
 
 

@@ -19,7 +19,7 @@ from regard.commands.options import (
 )
 from regard.commands.streaming import answer_lines, input_chunks, text_reader
 from regard.commands.terminal import write_message
-from regard.errors import ConfigError
+from regard.errors import ConfigError, counted
 
 if TYPE_CHECKING:
     from regard.data.images import ImageSource
@@ -101,5 +101,5 @@ def _image_files(images: Sequence[Path], listing: Path | None) -> Sequence[Image
     with progress.stage("Finding images"):
         expanded = expand_images([*images, *listed])
     if expanded.ignored:
-        write_message(f"{expanded.ignored} files in the folders are not images")
+        write_message(f"ignored {counted(expanded.ignored, 'file')} without an image in the folders")
     return expanded.paths

@@ -13,6 +13,7 @@ import typer
 from regard.commands.options import Files, JsonInput, RunFolder
 from regard.commands.streaming import answer_lines, input_chunks, text_reader
 from regard.commands.terminal import write_message
+from regard.errors import counted
 
 if TYPE_CHECKING:
     from regard.commands.streaming import InputItem
@@ -60,9 +61,8 @@ def entail(
     def pair_of(number: int, line: str) -> Pair:
         pair = split_pair(line)
         if pair is None and line.strip():
-            write_message(
-                f"line {number}: expected a premise, a tab and a hypothesis, found {line.count(chr(9)) + 1} columns; no label for it"
-            )
+            found = counted(line.count("\t") + 1, "column")
+            write_message(f"line {number}: expected a premise, a tab and a hypothesis, found {found}; no label for it")
         return pair or ("", "")
 
     read = text_reader(("premise", "hypothesis") if json_input else None, pair_of)
@@ -80,7 +80,7 @@ def _write_labels(
 
     def show(number: int, item: LabelPrediction) -> str:
         if item.truncated:
-            write_message(f"line {number}: {item.truncated} tokens at the end were cut off (data.max_length)")
+            write_message(f"line {number}: cut off {counted(item.truncated, 'token')} at the end (data.max_length)")
         return single_line(item.label)
 
     started = time.perf_counter()

@@ -9,7 +9,7 @@ import typer
 
 from regard.commands.options import LinkUnit, RunFolder, refuse
 from regard.commands.terminal import write_line
-from regard.errors import ConfigError
+from regard.errors import ConfigError, counted
 from regard.strict_json import dump_json
 
 commands = typer.Typer()
@@ -93,7 +93,7 @@ def _explain_labels(run: Path, examples: Path, settings: tuple[int, int, int], j
     _write(json_file, {"run": str(run), **found.to_json()})
     if output is not None:
         save_records(found.records, output)
-        write_line(f"{output}: {len(found.records)} labels")
+        write_line(f"{output}: {counted(len(found.records), 'label')}")
 
 
 def _methods(name: str) -> list[Any]:

@@ -13,7 +13,7 @@ from regard.commands.options import JsonInput, refuse
 from regard.commands.streaming import answer_lines, input_chunks, text_reader
 from regard.commands.terminal import write_line, write_message
 from regard.data.synthetic import GeneratedSet
-from regard.errors import ConfigError
+from regard.errors import ConfigError, counted
 
 if TYPE_CHECKING:
     from regard.tasks.language_prediction import Continuation
@@ -86,7 +86,7 @@ def _continue_lines(
 
     def show(number: int, item: Continuation) -> str:
         if item.unread:
-            write_message(f"line {number}: the first {item.unread} tokens of the prompt were not read")
+            write_message(f"line {number}: left out the first {counted(item.unread, 'token')} of the prompt")
         return item.text
 
     _, bad = answer_lines(

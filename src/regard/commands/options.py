@@ -43,7 +43,7 @@ On = Annotated[
 ]
 Workers = Annotated[int | None, typer.Option(min=1, help="processes that share the work; default: 1, with --on all there is room for")]
 Cpus = Annotated[int | None, typer.Option(min=1, help="threads of each worker; default: the cores divided among them, with --on 1")]
-Gpus = Annotated[int | None, typer.Option(min=0, help="with --on: GPUs of each worker; here the workers take turns")]
+Gpus = Annotated[int | None, typer.Option(min=0, help="with --on: GPUs of each worker; without it all share those of this machine")]
 
 Overrides = Annotated[list[str] | None, typer.Argument(metavar="[key.sub=value]...", help="settings, see `regard list settings`")]
 Out = Annotated[Path | None, typer.Option(help="run folder; an interrupted run in it is resumed")]

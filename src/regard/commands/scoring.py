@@ -13,7 +13,7 @@ from regard import progress
 from regard.commands.options import BatchSize, EnsembleRuns, LinkUnit, RunFolder, refuse
 from regard.commands.streaming import InputItem, answer_lines, complete_reader, input_chunks, text_reader
 from regard.commands.terminal import write_message
-from regard.errors import ConfigError
+from regard.errors import ConfigError, counted
 
 if TYPE_CHECKING:
     from regard.config import TranslationConfig
@@ -29,13 +29,7 @@ Source = Annotated[
 ]
 LinkMethod = Literal["attention", "leave-one-out"]
 Target = Annotated[Path | None, typer.Option(help="translation: targets, line by line with the sources")]
-JsonPairs = Annotated[
-    bool,
-    typer.Option(
-        "--json-input",
-        help='read JSON objects, {"id": ..., "source": "...", "target": "..."} ("text" for a language model); answer with JSON',
-    ),
-]
+PAIR = '{"id": ..., "source": "...", "target": "..."}'
 
 
 class WordLinks(NamedTuple):
@@ -57,7 +51,9 @@ def score(
     others: EnsembleRuns = None,
     batch_size: BatchSize = None,
     json_lines: Annotated[bool, typer.Option("--json", help="one JSON object per line: text, tokens, their log-probabilities")] = False,
-    json_input: JsonPairs = False,
+    json_input: Annotated[
+        bool, typer.Option("--json-input", help=f'read JSON objects, {PAIR} ("text" for a language model); answer with JSON')
+    ] = False,
 ) -> None:
     """Print log-probabilities of lines or pairs.
 
@@ -99,7 +95,7 @@ def _score_pairs(
     def show(number: int, item: PairScore) -> str:
         for side, cut in zip(("source", "target"), item.truncated, strict=True):
             if cut:
-                write_message(f"line {number}: the last {cut} tokens of the {side} were cut off (data.max_length)")
+                write_message(f"line {number}: cut off the last {counted(cut, 'token')} of the {side} (data.max_length)")
         return f"{item.total:.4f}\t{item.mean:.4f}"
 
     _, bad = answer_lines(
@@ -126,7 +122,9 @@ def align(
         bool, typer.Option("--choose", help="choose the attention to align with on these pairs, and save the choice in the run")
     ] = False,
     json_lines: Annotated[bool, typer.Option("--json", help="one JSON object per line")] = False,
-    json_input: JsonPairs = False,
+    json_input: Annotated[
+        bool, typer.Option("--json-input", help=f"read JSON objects, {PAIR}; answer with JSON objects of the same id")
+    ] = False,
 ) -> None:
     """Align the words of given pairs.
 

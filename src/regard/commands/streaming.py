@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, cast
 
 from regard import progress
 from regard.commands.terminal import write_message, write_text
-from regard.errors import ConfigError, DataError, shown
+from regard.errors import ConfigError, DataError, counted, shown
 from regard.strict_json import dump_json, kind_of, parse_json
 
 if TYPE_CHECKING:
@@ -125,9 +125,10 @@ def paired_chunks(chunks: Iterable[list[str]], files: Sequence[Path] | None, sec
         if found:
             yield [join_inputs(*pair) for pair in zip(chunk, found, strict=False)]
         if len(found) < len(chunk):
-            raise failure or DataError(f"{second}: {number} lines, but there are more first inputs; line {number + 1} is missing")
+            lines = counted(number, "line")
+            raise failure or DataError(f"{second}: {lines}, but there are more first inputs; line {number + 1} is missing")
     if next(others, None) is not None:
-        raise DataError(f"{second}: more than {number} lines, but there is no first input for line {number + 1}")
+        raise DataError(f"{second}: more than {counted(number, 'line')}, but there is no first input for line {number + 1}")
 
 
 def complete_reader(read: Callable[[int, str], InputItem], vocabulary: Vocabulary, *how: str) -> Callable[[int, str], InputItem]:

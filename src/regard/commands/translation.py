@@ -27,7 +27,7 @@ from regard.commands.options import (
 )
 from regard.commands.streaming import InputItem, answer_lines, complete_reader, input_chunks, paired_chunks, text_reader
 from regard.commands.terminal import write_message, write_text
-from regard.errors import ConfigError, shown
+from regard.errors import ConfigError, counted, shown
 
 if TYPE_CHECKING:
     from regard.config import DecodingConfig, TranslationConfig
@@ -208,7 +208,7 @@ def _tell(number: int, item: Translation, run: TranslationRun) -> None:
             f"line {number}: longer than {run.config.data.max_length} tokens (data.max_length), translated in {len(item.parts)} parts"
         )
     if item.truncated:
-        write_message(f"line {number}: {item.truncated} tokens past the first {len(item.source.ids)} were cut off (data.max_length)")
+        write_message(f"line {number}: cut off {counted(item.truncated, 'token')} past the first {len(item.source.ids)} (data.max_length)")
     for text, ids in zip(item.unplaced, vocabulary.encode_ids(item.unplaced), strict=True):
         why = f"left out {text!r}, the vocabulary lacks one of its words" if has_unknown(ids) else f"no room for {text!r}"
         write_message(f"line {number}: {why}")

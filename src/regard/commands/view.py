@@ -14,7 +14,7 @@ from regard import progress
 from regard.commands.options import Beam, refuse
 from regard.commands.streaming import input_lines
 from regard.commands.terminal import terminal_width, write_line
-from regard.errors import ConfigError, DataError
+from regard.errors import ConfigError, DataError, counted
 
 if TYPE_CHECKING:
     from regard.viewer import AttentionRecord
@@ -82,8 +82,7 @@ def view(
     if output is not None:
         with progress.stage(f"Writing {output}"):
             save_records(records, output, **chosen)
-        count = len(group_by_example(records))
-        write_line(f"{output}: {count} {'example' if count == 1 else 'examples'}")
+        write_line(f"{output}: {counted(len(group_by_example(records)), 'example')}")
         return
     last = [group[-1] for group in group_by_example(records)]
     size = {"width": terminal_width(), "color": sys.stdout.isatty()}

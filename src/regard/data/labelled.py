@@ -17,7 +17,7 @@ from regard.data.batching import BatchPlan, plan_batches
 from regard.data.labelled_examples import ExampleList, LabelledExample
 from regard.data.lines import stream_bytes, stream_lines, whole_characters
 from regard.data.vocabulary import PAD
-from regard.errors import ConfigError, DataError, listed
+from regard.errors import ConfigError, DataError, counted, listed
 from regard.progress import stage
 from regard.strict_json import parse_json
 
@@ -266,10 +266,10 @@ def _from_columns(line: str, where: str, columns: list[int] | None, count: int) 
     if columns is None:
         if len(cells) != count:
             expected = "the label, a tab, the text" if count == 2 else "the label, the premise, the hypothesis, with tabs between them"
-            raise DataError(f"{where}: {_counted(len(cells), 'column')}, expected {count}: {expected}")
+            raise DataError(f"{where}: {counted(len(cells), 'column')}, expected {count}: {expected}")
         return cells
     if len(cells) <= max(columns):
-        raise DataError(f"{where}: {_counted(len(cells), 'column')}, but the first line names at least {max(columns) + 1}")
+        raise DataError(f"{where}: {counted(len(cells), 'column')}, but the first line names at least {max(columns) + 1}")
     return [cells[column] for column in columns]
 
 
@@ -304,7 +304,3 @@ def _value(item: Mapping[str, Any], known: Sequence[str], where: str) -> Any:
         if name in item:
             return item[name]
     raise DataError(f"{where}: expected one of the keys {', '.join(known)}, found {listed(item) or 'none'}")
-
-
-def _counted(number: int, what: str) -> str:
-    return f"{number} {what}" if number == 1 else f"{number} {what}s"

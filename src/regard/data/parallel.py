@@ -10,7 +10,7 @@ from pathlib import Path
 
 from regard.data.lines import read_lines, stat_rereadable, stream_lines, unreadable, whole_characters, write_files
 from regard.data.tmx import Languages, is_tmx, stream_tmx
-from regard.errors import ConfigError, DataError, shown
+from regard.errors import ConfigError, DataError, counted, shown
 from regard.progress import stage
 from regard.strict_json import parse_json
 
@@ -223,16 +223,6 @@ def file_digest(path: str | Path) -> str:
         raise unreadable(path, error) from error
 
 
-def line_count(lines: int) -> str:
-    """Return "1 line", "2 lines" and so on.
-
-    Example:
-        >>> line_count(2)
-        '2 lines'
-    """
-    return "1 line" if lines == 1 else f"{lines} lines"
-
-
 def unequal_lines(path: str | Path, lines: int, other: str | Path, expected: int) -> DataError:
     """Return the error for files with unequal numbers of lines.
 
@@ -241,13 +231,13 @@ def unequal_lines(path: str | Path, lines: int, other: str | Path, expected: int
         DataError('a.de: 2 lines, but a.en has 3; line 3 is missing')
     """
     missing = f"; line {lines + 1} is missing" if lines < expected else ""
-    return DataError(f"{path}: {line_count(lines)}, but {other} has {expected}{missing}")
+    return DataError(f"{path}: {counted(lines, 'line')}, but {other} has {expected}{missing}")
 
 
 def _from_columns(line: str, where: str, columns: Sequence[int]) -> SentencePair:
     *inputs, target = line.split("\t")
     if len(inputs) + 1 not in columns:
-        found = f"{len(inputs) + 1} columns" if inputs else "1 column"
+        found = counted(len(inputs) + 1, "column")
         wanted = "the source, its second input and the target, with tabs between them" if 3 in columns else "the source, a tab, the target"
         raise DataError(f"{where}: {found}, expected {' or '.join(map(str, columns))}: {wanted}")
     return "\t".join(inputs), target

@@ -13,9 +13,9 @@ from typing import TypeVar
 
 from regard.data.file_digests import FileDigest, find_digest
 from regard.data.lines import scan_lines, stream_bytes
-from regard.data.parallel import SentencePair, file_digest, join_inputs, line_count, stream_pairs, unequal_lines
+from regard.data.parallel import SentencePair, file_digest, join_inputs, stream_pairs, unequal_lines
 from regard.data.tmx import Languages
-from regard.errors import DataError
+from regard.errors import DataError, counted
 
 Item = TypeVar("Item")
 Shard = tuple[Path, ...]
@@ -157,7 +157,7 @@ class ParallelText:
                 yield item
             found += 1
         if found != size:
-            raise DataError(f"{files[-1]}: changed while it was read, {line_count(found)} where {size} were")
+            raise DataError(f"{files[-1]}: changed while it was read, {counted(found, 'line')} where {size} were")
 
     def _scan(self, path: Path, known: Mapping[str, FileDigest], *, of_pairs: bool) -> int:
         name = os.path.abspath(path)

@@ -47,7 +47,7 @@ def open_pool(
         needs = {"num_cpus": cpus or 1, "num_gpus": gpus or 0}
         return open_ray_pool(words, on, workers, needs, {THREADS: str(needs["num_cpus"]), **environment})
     if gpus is not None:
-        raise ConfigError("--gpus: only with --on; here the workers take turns with the devices there are")
+        raise ConfigError("--gpus: only with --on; without it the workers divide the GPUs of this machine")
     count = workers or 1
     threads = {THREADS: str(cpus)} if cpus else {} if THREADS in os.environ else {THREADS: str(max(1, _cores() // count))}
 

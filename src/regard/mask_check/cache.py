@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from regard.errors import counted
 from regard.mask_check.adapter import BATCH, Sequence
 from regard.mask_check.examples import Batch, Example, collate, cut, with_other
 from regard.mask_check.layout import Layout, Match
@@ -225,7 +226,7 @@ def _unseen(survey: Survey, probe: Probe, origin: Origin) -> str:
     if unseen == older[-1:]:
         return "the cache is one key short: a step does not see the token before it"
     if unseen and unseen == older[: len(unseen)]:
-        return f"the cache is {len(unseen)} key{'s' * (len(unseen) > 1)} short: a step does not see the oldest, as after past[:, 1:]"
+        return f"the cache is {counted(len(unseen), 'key')} short: a step does not see the oldest, as after past[:, 1:]"
     return ""
 
 

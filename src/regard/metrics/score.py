@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from regard.errors import DataError
+from regard.errors import DataError, counted
 
 
 @dataclass(frozen=True)
@@ -60,12 +60,8 @@ def check_parallel(hypotheses: Sequence[str], references: Sequence[str]) -> None
             raise DataError(f"{name}: expected a list of lines, found one string")
     if len(hypotheses) != len(references):
         raise DataError(
-            f"{_count(len(hypotheses), 'hypothesis', 'hypotheses')}, but {_count(len(references), 'reference', 'references')}: "
+            f"{counted(len(hypotheses), 'hypothesis', 'hypotheses')}, but {counted(len(references), 'reference')}: "
             "a line of each is expected"
         )
     if not hypotheses:
         raise DataError("no lines to score: hypotheses and references are empty")
-
-
-def _count(number: int, one: str, many: str) -> str:
-    return f"{number} {one if number == 1 else many}"

@@ -7,7 +7,7 @@ from typing import Any, overload
 
 from torch import Tensor
 
-from regard.errors import ConfigError, listed, shown
+from regard.errors import ConfigError, counted, listed, shown
 from regard.observe.call import AttentionCall, Unseen
 from regard.observe.images import Patches
 from regard.observe.records import make_records
@@ -67,9 +67,8 @@ class Recording(Sequence[AttentionCall]):
         return iter(self.calls)
 
     def __repr__(self) -> str:
-        layers = len(self.layers)
         more = f", {len(self.unseen)} not seen" if self.unseen else ""
-        return f"<{len(self)} call{'s' * (len(self) != 1)} of {self.model} in {layers} layer{'s' * (layers != 1)}{more}>"
+        return f"<{counted(len(self), 'call')} of {self.model} in {counted(len(self.layers), 'layer')}{more}>"
 
     @property
     def layers(self) -> list[str]:

@@ -16,7 +16,7 @@ from regard.data.image_tokens import INLINE
 from regard.data.lines import whole_characters
 from regard.data.markup import place_markup, split_markup
 from regard.data.parallel import join_inputs
-from regard.errors import ConfigError, DataError
+from regard.errors import ConfigError, DataError, counted
 from regard.serve.endpoints import (
     LINE,
     Answer,
@@ -95,11 +95,11 @@ def _translation_lines(body: dict[str, Any]) -> list[_Line]:
     prefix = body.get("prefix", "")
     prefixes = prefix if isinstance(prefix, list) else [prefix] * len(lines)
     if len(prefixes) != len(lines):
-        raise HTTPError(422, f"prefix: expected one for each of {len(lines)} lines, found {len(prefixes)}")
+        raise HTTPError(422, f"prefix: expected one for each of {counted(len(lines), 'line')}, found {len(prefixes)}")
     if "second" in body:
         seconds = [whole_characters(line) for line in as_list(body["second"])]
         if len(seconds) != len(lines):
-            raise HTTPError(422, f"second: {len(seconds)} lines, but text has {len(lines)}")
+            raise HTTPError(422, f"second: {counted(len(seconds), 'line')}, but text has {len(lines)}")
         lines = [join_inputs(*both) for both in zip(lines, seconds, strict=True)]
     return [_Line(line, tagged, begin, terms, body.get("links", False)) for line, begin in zip(lines, prefixes, strict=True)]
 

@@ -13,7 +13,7 @@ import torch
 from regard.attention import record_weights
 from regard.config import EntailmentConfig
 from regard.data.labelled import pad_tokens
-from regard.errors import DataError
+from regard.errors import DataError, counted
 from regard.tasks.classification_prediction import (
     DIGITS,
     LabelPrediction,
@@ -218,8 +218,8 @@ def line_records(folder: str | Path, lines: Sequence[str]) -> list[AttentionReco
     for number, line in enumerate(lines, start=1):
         pair = split_pair(line)
         if pair is None and line.strip():
-            found = line.count("\t") + 1
-            raise DataError(f"line {number}: expected a premise, a tab and a hypothesis, found {found} column{'s' * (found > 1)}")
+            found = counted(line.count("\t") + 1, "column")
+            raise DataError(f"line {number}: expected a premise, a tab and a hypothesis, found {found}")
         examples.append(pair or ("", ""))
     return example_records(run, examples)
 

@@ -12,14 +12,14 @@ import numpy as np
 from regard.config import LanguageConfig
 from regard.data.file_digests import DataFiles
 from regard.data.lines import stream_lines
-from regard.data.parallel import file_digest, line_count
+from regard.data.parallel import file_digest
 from regard.data.running_text import EncodedText, append_eos, text_size
 from regard.data.subsample import in_sample
 from regard.data.text_encoder import TextEncoder
 from regard.data.token_arrays import TokenFile, TokenWriter, smallest_dtype
 from regard.data.token_cache import TOKENS, new_cache, open_cache, read_cache
 from regard.data.vocabulary import UNK, Vocabulary
-from regard.errors import DataError
+from regard.errors import DataError, counted
 from regard.progress import stage
 
 PARTS = ("train", "valid")
@@ -51,7 +51,7 @@ class TrainingLines:
         lines, held = self._files.lines["text"], 0
         if data.valid_text is None:
             if lines < 2:
-                raise DataError(f"{data.text}: {line_count(lines)}: at least 2 are needed to hold one out for validation")
+                raise DataError(f"{data.text}: {counted(lines, 'line')}: at least 2 are needed to hold one out for validation")
             held = max(1, min(data.valid_size, lines // 10))
         for name, found in self._files.lines.items():
             if not found:
@@ -100,7 +100,7 @@ class TrainingLines:
                 yield line
             found += 1
         if found != expected:
-            raise DataError(f"{path}: changed while it was read, {line_count(found)} where {expected} were")
+            raise DataError(f"{path}: changed while it was read, {counted(found, 'line')} where {expected} were")
 
 
 def open_texts(folder: Path) -> tuple[EncodedText, EncodedText]:

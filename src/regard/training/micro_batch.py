@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.config import TrainingConfig
-from regard.errors import ConfigError, RegardError, TrainingError
+from regard.errors import ConfigError, RegardError, TrainingError, counted
 from regard.ops import SequenceLoss
 from regard.training.distributed import ProcessGroup
 from regard.training.training_job import TrainingJob
@@ -89,7 +89,7 @@ def choose_workers(config: TrainingConfig, micro_batches: int, world: ProcessGro
     if config.workers is not None:
         return min(config.workers, micro_batches), "training.workers"
     threads = torch.get_num_threads()
-    return min(threads, micro_batches), f"{threads} {'core' if threads == 1 else 'cores'}, {micro_batches} micro-batches in a batch"
+    return min(threads, micro_batches), f"{counted(threads, 'core')}, {micro_batches} micro-batches in a batch"
 
 
 def describe_workers(count: int, why: str) -> str:
@@ -100,9 +100,9 @@ def describe_workers(count: int, why: str) -> str:
         'workers: 2 processes of one thread each (2 cores, 4 micro-batches in a batch)'
     """
     if count:
-        return f"workers: {count} {'process' if count == 1 else 'processes'} of one thread each ({why})"
+        return f"workers: {counted(count, 'process', 'processes')} of one thread each ({why})"
     threads = torch.get_num_threads()
-    return f"workers: none, this process trains with {threads} {'thread' if threads == 1 else 'threads'} ({why})"
+    return f"workers: none, this process trains with {counted(threads, 'thread')} ({why})"
 
 
 def backward(

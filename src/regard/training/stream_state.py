@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from regard.errors import CheckpointError, ConfigError
+from regard.errors import CheckpointError, ConfigError, counted
 from regard.training.distributed import ProcessGroup
 from regard.training.weights import check_tensor, open_tensors
 
@@ -33,8 +33,7 @@ def check_stream_groups(carried: Mapping[str, Tensor], world: ProcessGroup) -> N
     for tensor in carried.values():
         if tensor.shape[0] % world.size:
             raise ConfigError(
-                f"{world.size} processes cannot share "
-                f"{tensor.shape[0]} {'stream group' if tensor.shape[0] == 1 else 'stream groups'}; "
+                f"{world.size} processes cannot share {counted(tensor.shape[0], 'stream group')}; "
                 "training.stream_groups must be a multiple of the processes"
             )
 

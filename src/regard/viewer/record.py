@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from regard.errors import DataError, listed, shortened, shown
+from regard.errors import DataError, counted, listed, shortened, shown
 from regard.input_files import open_input
 from regard.strict_json import parse_json
 from regard.viewer.atomic_write import write_atomically
@@ -181,7 +181,7 @@ class AttentionRecord:
         if head is not None and head < 0:
             raise DataError(f"head {head}: expected a number of 0 or more")
         if head is not None and head >= heads:
-            raise DataError(f"head: map {shown(found.name)} has only {heads} head{'s' * (heads > 1)}")
+            raise DataError(f"head: map {shown(found.name)} has only {counted(heads, 'head')}")
         weights = found.weights[0 if heads == 1 else head] if heads == 1 or head is not None else found.weights.mean(0)
         of_head = f", head {found.heads[head] if found.heads else head + 1}" if head is not None else ""
         return Matrix(self.labels(found.query), self.labels(found.key), weights, found.name + of_head)
