@@ -6,7 +6,7 @@
 
 One process a contender, all of one run, interleaved (A B C A B C ...): medians of the rounds, and of the ratios pair by pair. Memory: one
 process a measurement, its peak over what it held before. Contenders: `F.scaled_dot_product_attention` without areas (the yardstick),
-keys and values of all areas by summed area tables and then the same function ("materialised"), our readable reference, the PyPI package
+keys and values of all areas by summed area tables and then the same function ("materialized"), our readable reference, the PyPI package
 `area-attention` where it is installed (it knows no masks), and each way of `regard.ops.area_attention`. Eq. 9 stands against its own naive
 form, the reference.
 """
@@ -29,7 +29,7 @@ from regard import ops
 from regard.ops import reference
 from regard.ops.kernels import native
 
-WAYS = ("sdpa", "materialised", "reference", "package", "torch", "cpu")
+WAYS = ("sdpa", "materialized", "reference", "package", "torch", "cpu")
 # Scores of all areas that a contender is asked for: beyond, the package's would not fit, and the others would take minutes a case.
 MAX_SCORES = {"package": 2**27, "reference": 2**25, "torch": 2**28}
 
@@ -114,13 +114,13 @@ def make(way: str, case: Case) -> tuple[Callable[[Tensor, Tensor, Tensor], Tenso
         shape = {"memory_height": case.grid or 1, "memory_width": case.grid or case.length}
         module = AreaAttention(case.size, max_area_height=case.area if case.grid else 1, max_area_width=case.area, **shape)
         return lambda q, k, v: module(q.flatten(0, 1), k.flatten(0, 1), v.flatten(0, 1)).view_as(q), weights
-    if way == "materialised":
-        return materialised(case, mask), weights
+    if way == "materialized":
+        return materialized(case, mask), weights
     os.environ["REGARD_KERNELS"] = way
     return lambda q, k, v: ops.area_attention(q, k, v, **options), weights  # type: ignore[return-value]
 
 
-def materialised(case: Case, mask: Tensor | None) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
+def materialized(case: Case, mask: Tensor | None) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
     """Make keys and values of all areas by summed area tables, then attend to them as to items."""
     size, grid = ((case.area, case.area), (case.grid, case.grid)) if case.grid else (case.area, None)
     if case.mask == "flag":
@@ -162,9 +162,9 @@ def measure(case: Case, backward: bool, workers: dict[str, Worker], rounds: int)
     return {"case": asdict(case), "title": case.title(), "backward": backward, "seconds": times}
 
 
-COLUMNS = ["(batch x heads, length)", "pass", "SDPA ms", "cpu / SDPA", "torch / SDPA", "materialised / SDPA", "materialised / cpu"]
+COLUMNS = ["(batch x heads, length)", "pass", "SDPA ms", "cpu / SDPA", "torch / SDPA", "materialized / SDPA", "materialized / cpu"]
 COLUMNS += ["package / cpu", "reference / cpu"]
-PAIRS = [("cpu", "sdpa"), ("torch", "sdpa"), ("materialised", "sdpa"), ("materialised", "cpu"), ("package", "cpu"), ("reference", "cpu")]
+PAIRS = [("cpu", "sdpa"), ("torch", "sdpa"), ("materialized", "sdpa"), ("materialized", "cpu"), ("package", "cpu"), ("reference", "cpu")]
 
 
 def row(result: dict[str, Any]) -> list[Any]:
@@ -230,7 +230,7 @@ def main() -> None:
         worker.close()
     if arguments.quick:
         return
-    ways = ["sdpa", "cpu", "torch", "materialised"]
+    ways = ["sdpa", "cpu", "torch", "materialized"]
     table = Table(out and out / "area_memory.json", ["case", *(f"{way} MiB" for way in ways), "cpu / sdpa"], note)
     for case in MEMORY:
         peaks = [peak_of(way, case, arguments.threads) for way in ways]

@@ -1,4 +1,4 @@
-"""A search (beam 5) with ordinary attention, with areas, and with areas of learned keys (Eq. 9), by trained models.
+"""Beam search (beam 5) with standard attention, with areas, and with area features (Eq. 9), by trained models.
 
     regard compare studies/li2018_translation.yaml --data FOLDER --out runs/li2018_translation
     python benchmarks/area_search.py --runs runs/li2018_translation/runs --source test.en --out docs/results/area_search.json

@@ -1,4 +1,4 @@
-"""A training step of a Transformer with ordinary attention, with areas, and with areas of learned keys (Eq. 9).
+"""A training step of a Transformer with standard attention, with areas, and with area features (Eq. 9).
 
     python benchmarks/area_step.py --out docs/results/area_step.json
 

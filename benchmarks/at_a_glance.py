@@ -51,7 +51,7 @@ def rows() -> list[list[str]]:
         ["beam search with it", "CTranslate2 with one worker, with two", transformer(beam_size, *workers), TRANSFORMER],
         ["beam search with it", "Hugging Face", transformer(beam_size, "Hugging Face float32"), TRANSFORMER],
         ["greedy decoding with it", "CTranslate2 with one worker, with two", transformer(greedy, *workers), TRANSFORMER],
-        ["area attention, areas of up to 5, forward and backward", "materialized areas", f"{area('materialised / cpu'):.1f}", AREAS],
+        ["area attention, areas of up to 5, forward and backward", "materialized areas", f"{area('materialized / cpu'):.1f}", AREAS],
         ["the same", "standard attention (PyTorch)", f"{1 / area('cpu / SDPA'):.1f}", AREAS],
         [
             "training step of a Transformer with areas",

@@ -36,7 +36,7 @@ from regard.tasks import Captioner, LanguageModel, Translator, open_any
 from regard.tasks.classification_prediction import encode_example, label_texts
 
 BATCH = 64
-ONNX_COLUMNS = ["task", "model", "search", "inputs", "same output", "largest difference of logits"]
+ONNX_COLUMNS = ["task", "model", "decoding", "inputs", "same output", "largest difference of logits"]
 PAGE_COLUMNS = [
     *("task", "model", "parameters", "weights", "page, MB", "without weights, MB", "inputs", "same output"),
     "same output, run with these weights",
@@ -144,7 +144,7 @@ def same(outputs: Outputs) -> int:
 
 
 def onnx_rows(family: Family) -> Iterator[list[Any]]:
-    """Compare a run with its ONNX export, in each search."""
+    """Compare a run with its ONNX export, in greedy decoding and beam search."""
     worker = open_any(family.run)
     with tempfile.TemporaryDirectory() as folder:
         export = Path(folder) / "onnx"

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from harness import Table, interleaved, machine, median, options, ratio
-from int8 import OURS, PEERS, search_name, shape
+from int8 import OURS, PEERS, decoding_name, shape
 from peers import Setting
 from transformer_contenders import Decoding
 
@@ -24,7 +24,7 @@ EXPORTS = {"float32": "onnx", "float16": "onnx-float16", "int8": "onnx-int8"}
 COMPUTED = {"float32": "float32", "float16": "float32", "int8": "int8"}
 COLUMNS = [
     "model",
-    "search",
+    "decoding",
     "weights",
     "sentences",
     "same text",
@@ -38,7 +38,7 @@ COLUMNS += ["onnxruntime / Regard", "range", "onnxruntime / CTranslate2"]
 
 
 def rows(decoding: Decoding, beam_size: int, rounds: int) -> list[list[Any]]:
-    """Measure a model in one search: a row for each kind of weights."""
+    """Measure a model in one kind of decoding: a row for each kind of weights."""
     names = [*OURS.values(), *(name for pair in PEERS.values() for name in pair), *EXPORTS.values()]
     contenders = {name: functools.partial(lambda name, _: decoding.measure(name, beam_size), name) for name in names}
     windows = interleaved(contenders, rounds)
@@ -48,7 +48,7 @@ def rows(decoding: Decoding, beam_size: int, rounds: int) -> list[list[Any]]:
         kind = COMPUTED[weights]
         ours, peers = rates[OURS[kind]], [max(pair) for pair in zip(*(rates[each] for each in PEERS[kind]), strict=True)]
         same = sum(one == other for one, other in zip(decoding.output(name, beam_size), expected, strict=True))
-        facts = [shape(decoding.model), search_name(beam_size), weights, len(expected), same]
+        facts = [shape(decoding.model), decoding_name(beam_size), weights, len(expected), same]
         scores = [windows[each][0]["bleu"] for each in (name, OURS[kind])]
         speeds, share = [median(each, 0) for each in (rates[name], ours, peers)], ratio(rates[name], ours)
         found.append([*facts, *scores, *speeds, share.median, f"{share.least}-{share.most}", ratio(rates[name], peers).median])

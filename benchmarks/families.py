@@ -76,7 +76,7 @@ TWO = ["model.type=transformer", *SMALL_TRANSFORMER]
 # By task, and by the name of the model: the data, and the settings.
 FAMILIES: dict[tuple[str, str], tuple[str, list[str]]] = {
     **{("translation", name): ("dates", [*TEXT, *settings]) for name, settings in MODELS.items()},
-    ("translation", "areas, learned keys"): ("dates", [*TEXT, *MODELS["areas"], "model.area.key_mode=features"]),
+    ("translation", "areas, Eq. 9"): ("dates", [*TEXT, *MODELS["areas"], "model.area.key_mode=features"]),
     ("translation", "LSTM, areas by head"): (
         "dates",
         [*TEXT, *SMALL_RECURRENT, *HEADS, "model.cell=lstm", "model.attention.area.max_area=3"],

@@ -9,7 +9,7 @@ time loses nothing of the others. A stage that ran out of time says so in its ta
 
 - tests: the tests marked `gpu`, among them 600 cases of the error rule for the Triton kernels;
 - area: `regard.ops.area_attention` beside flash `scaled_dot_product_attention` without areas and beside materialized areas;
-- step: a training step of Transformer Base, without areas, with areas, and with learned keys (Eq. 9);
+- step: a training step of Transformer Base, without areas, with areas, and with area features (Eq. 9);
 - decoding: beam search beside `generate` of Hugging Face, on the same random weights;
 - resume: a short training on Multi30k (FOLDER; without it generated dates), killed and resumed, weights compared bit by bit.
 """
@@ -183,7 +183,7 @@ def contenders(stage: Stage, dtype: torch.dtype, length: int, kind: str, backwar
             return torch.no_grad()(attend)
         return lambda: torch.autograd.grad(attend(), inputs, grad, allow_unused=True)
 
-    # The interpreter knows no bfloat16; with learned keys no kernel is used.
+    # The interpreter knows no bfloat16; with area features no kernel is used.
     kernels = "triton" if stage.rehearse and dtype == torch.float32 and kind != "Eq. 9" else ""
 
     def ours() -> Tensor:
@@ -258,7 +258,7 @@ def step(stage: Stage) -> None:
 
 def decoding(stage: Stage) -> None:
     """Time `transformer_decode.py` with Regard and with Hugging Face on the weights of a run that has trained for one update."""
-    table = stage.table(["search", "lines", "Regard lines/s", "Hugging Face lines/s", "Regard / Hugging Face"])
+    table = stage.table(["decoding", "lines", "Regard lines/s", "Hugging Face lines/s", "Regard / Hugging Face"])
     shape = SMALL if stage.rehearse else BASE
     lines, length = (3, 5) if stage.rehearse else (512, 48)
     with tempfile.TemporaryDirectory() as name:

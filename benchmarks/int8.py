@@ -25,7 +25,7 @@ OURS = {"int8": "regard-warm-int8", "float32": "regard-warm"}
 PEERS = {"int8": ("ctranslate2-int8", "ctranslate2-int8-workers"), "float32": ("ctranslate2", "ctranslate2-workers")}
 COLUMNS = [
     "model",
-    "search",
+    "decoding",
     "sentences",
     "Regard int8, sentences/s",
     "Regard float32",
@@ -50,13 +50,13 @@ def shape(run: Path) -> str:
     return f"{model.encoder_layers} + {model.decoder_layers} layers, {model.embed_dim}, {model.ff_dim}, {model.num_heads} heads"
 
 
-def search_name(beam_size: int) -> str:
-    """Return what a search is called in the table."""
+def decoding_name(beam_size: int) -> str:
+    """Return what decoding is called in the table."""
     return "greedy" if beam_size == 1 else f"beam {beam_size}"
 
 
 def row(decoding: Decoding, beam_size: int, rounds: int) -> tuple[list[Any], dict[str, Any]]:
-    """Measure a model in one search; return the row, and all rates."""
+    """Measure a model in one kind of decoding; return the row, and all rates."""
     names = [*OURS.values(), *PEERS["int8"], *PEERS["float32"]]
     contenders = {name: functools.partial(lambda name, _: decoding.measure(name, beam_size), name) for name in names}
     windows = interleaved(contenders, rounds)
@@ -68,7 +68,7 @@ def row(decoding: Decoding, beam_size: int, rounds: int) -> tuple[list[Any], dic
     figures = [median(each, 0) for each in (ours, plain, best["int8"], best["float32"])]
     return [
         shape(decoding.model),
-        search_name(beam_size),
+        decoding_name(beam_size),
         len(decoding.references),
         *figures,
         found.median,

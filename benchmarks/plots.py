@@ -23,7 +23,7 @@ from matplotlib.figure import Figure
 
 STYLES = (("o", "#14507a"), ("s", "#b5521b"), ("^", "#7a7a7a"), ("D", "#2c7a3f"))
 
-WAYS = {"materialised": "areas written out", "torch": "PyTorch alone", "cpu": "native"}
+WAYS = {"materialized": "materialized areas", "torch": "PyTorch alone", "cpu": "native"}
 
 
 def area_speed() -> Figure:
@@ -78,7 +78,7 @@ def length() -> Figure:
 
 
 def growth() -> Figure:
-    """Draw a panel for each kind of work, logarithmic both ways: time and memory over those of the least work."""
+    """Draw a panel for each kind of work, logarithmic both ways: time and memory relative to the smallest size."""
     results: dict[str, list[dict[str, float]]] = read(RESULTS / "growth.json")["results"]
     rows = -(-len(results) // 3)
     figure, panels = plt.subplots(rows, 3, figsize=(9, 2.5 * rows), layout="constrained")
@@ -95,7 +95,7 @@ def growth() -> Figure:
         axes.spines[["top", "right"]].set_visible(False)
     panels[0, 0].legend(frameon=False)
     for axes in panels[:, 0]:
-        axes.set_ylabel("over the least work")
+        axes.set_ylabel("relative to smallest")
     return figure
 
 

@@ -102,11 +102,11 @@ def speed(folder: Path) -> dict[str, Any]:
     results, targets = Results(folder), Targets()
     _busy(results, targets)
     for row in results.rows("int8"):
-        work = f"{row['search']}, {row['model']}"
+        work = f"{row['decoding']}, {row['model']}"
         targets.least(f"int8 over CTranslate2's int8: {work}", 1.0, row["Regard / CTranslate2, int8"], "int8")
         lost = round(row["BLEU, Regard float32"] - row["BLEU, Regard int8"], 2)
         targets.most(f"BLEU that int8 loses: {work}", 0.2, lost, "int8")
-        if row["search"] == "greedy":
+        if row["decoding"] == "greedy":
             targets.least(f"float32 over CTranslate2's float32: {work}", 1.0, row["Regard / CTranslate2, float32"], "int8")
     training = "training, target tokens/s"
     for kind, peer in (("float32", "eole float32"), ("float32", "Hugging Face float32"), ("bfloat16", "Hugging Face bfloat16")):

@@ -1,4 +1,4 @@
-"""Every way of computing area attention against the materialised one in float64."""
+"""Every way of computing area attention against materialized areas in float64."""
 
 from __future__ import annotations
 

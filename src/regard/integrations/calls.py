@@ -62,7 +62,7 @@ NOTICE = "area_attention_is_lost_without_regard_restore"
 
 
 class AreaLayer(nn.Module):
-    """The areas of one attention layer, a submodule of it, so that learned keys are trained and saved with the model.
+    """The areas of one attention layer, a submodule of it, so that area features are trained and saved with the model.
 
     Parameters: those of `regard.attention.Areas` under the layer's number, which is unique in the model ("3.width"). Files stay readable if
     the model's names change.

@@ -150,7 +150,7 @@ class Translator(Predictor[TranslationRun]):
         model of two inputs.
 
         Args:
-            lines: one sentence each; for a model of two inputs both, with a tab between them (`regard.data.input_pairs.join_inputs`). An
+            lines: one sentence each; for a model of two inputs both, with a tab between them (`regard.data.parallel.join_inputs`). An
                 image is given by its name, see `use_images`, or as a `data:image/...;base64,` address.
             decoding: decoding settings; None: the run's.
             n_best: hypotheses per line; with sampling, see `SamplingOptions.num_samples`.

@@ -131,7 +131,7 @@ class DecoderPlan:
 
     Attributes:
         shown: as passed.
-        learned: per layer the number of areas with learned keys that end at an item; 0 without.
+        learned: per layer the number of areas with area features (Eq. 9) that end at an item; 0 without.
 
     Example:
         >>> one = lambda *shape: Affine(torch.zeros(shape), torch.zeros(shape[:1]))
