@@ -115,7 +115,7 @@ def area_attention(
     if path == "torch":
         parts = None if weights is None else area_torch.key_parts(weights, max_area)
         if not need_weights:
-            return area_torch.attend_in_pieces(query, key, value, mask, spec, parts)
+            return area_torch.attend_in_chunks(query, key, value, mask, spec, parts)
         result = area_torch.attend(query, key, value, mask, spec, parts)
     else:
         result = reference.area_attention(query, key, value, mask=mask, key_weights=key_weights, **spec._asdict())

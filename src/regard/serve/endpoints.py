@@ -47,7 +47,7 @@ class ServedTask(NamedTuple):
     Attributes:
         path: of the operation.
         summary: what it does.
-        looks: summary of `/attention`.
+        attention_summary: summary of `/attention`.
         result: the field of the answers.
         item: the schema of an answer.
         fields: fields of a body, given runs and limits.
@@ -58,13 +58,13 @@ class ServedTask(NamedTuple):
         has_content: whether an item is not empty.
         options: optional fields of the task's operation.
         shown: likewise of `/attention`.
-        searches: whether text is generated.
+        generates: whether text is generated.
         max_body: maximum bytes of a body.
     """
 
     path: str
     summary: str
-    looks: str
+    attention_summary: str
     result: str
     item: Schema
     fields: Callable[[Sequence[ServedModel[Any]], Limits], dict[str, Schema]]
@@ -75,7 +75,7 @@ class ServedTask(NamedTuple):
     has_content: Callable[[Any], object] = lambda item: True
     options: Mapping[str, Schema] = MappingProxyType({})
     shown: Mapping[str, Schema] = MappingProxyType({})
-    searches: bool = False
+    generates: bool = False
     max_body: Callable[[Limits], int] = lambda limits: limits.max_body
 
 
@@ -86,15 +86,15 @@ class Endpoint:
         task: task of the runs.
         models: the runs.
         limits: request limits.
-        looks: POST /attention, the records that `regard view` shows, instead of the task's own operation.
+        attention: POST /attention, the records that `regard view` shows, instead of the task's own operation.
     """
 
-    def __init__(self, task: ServedTask, models: Sequence[ServedModel[Any]], limits: Limits, *, looks: bool) -> None:
-        self._task, self._models, self._limits, self._looks = task, models, limits, looks
-        self.path, self.summary = ("/attention", task.looks) if looks else (task.path, task.summary)
-        self.result, self.item = ("records", RECORD) if looks else (task.result, task.item)
-        options = {"method": METHOD, **task.shown} if looks else task.options
-        self.request = body_schema(models, task.fields(models, limits), limits, options=options, searches=task.searches)
+    def __init__(self, task: ServedTask, models: Sequence[ServedModel[Any]], limits: Limits, *, attention: bool) -> None:
+        self._task, self._models, self._limits, self._attention = task, models, limits, attention
+        self.path, self.summary = ("/attention", task.attention_summary) if attention else (task.path, task.summary)
+        self.result, self.item = ("records", RECORD) if attention else (task.result, task.item)
+        options = {"method": METHOD, **task.shown} if attention else task.options
+        self.request = body_schema(models, task.fields(models, limits), limits, options=options, generates=task.generates)
         self.max_body = task.max_body(limits)
 
     def plan(self, body: dict[str, Any]) -> tuple[DecodingRequest, list[Any]]:
@@ -106,13 +106,13 @@ class Endpoint:
         number = body.get("model", 0)
         name, worker = self._models[number]
         changes = {name: body[name] for name in DECODING_FIELDS if name in body}
-        decoding = worker.run.config.decoding.model_copy(update=changes) if self._task.searches else None
+        decoding = worker.run.config.decoding.model_copy(update=changes) if self._task.generates else None
         items = self._task.items(body)
-        if self._looks:
+        if self._attention:
             if not has_attention(self._models[number]):
                 raise HTTPError(422, f"model: {name} has no attention to show")
             items = list(filter(self._task.has_content, items))
-        return DecodingRequest(number, decoding, body.get("method") if self._looks else None), items
+        return DecodingRequest(number, decoding, body.get("method") if self._attention else None), items
 
     def width(self, item: Any) -> int:
         """Return the width of an item in characters."""
@@ -121,7 +121,7 @@ class Endpoint:
     def compute(self, settings: DecodingRequest, items: Sequence[Any]) -> list[str | HTTPError]:
         """Return the JSON answer of each item; an empty text omits the item."""
         name, worker = self._models[settings.model]
-        if not self._looks:
+        if not self._attention:
             answers = self._task.answer(worker, items, settings.decoding, self._limits)
             return [each if isinstance(each, HTTPError) else to_json(each) for each in answers]
         try:
@@ -167,7 +167,7 @@ def body_schema(
     limits: Limits,
     *,
     options: Mapping[str, Schema] = MappingProxyType({}),
-    searches: bool = False,
+    generates: bool = False,
 ) -> Schema:
     """Return the schema of a body: required fields, options, model, and for generated text decoding settings.
 
@@ -178,7 +178,7 @@ def body_schema(
     names = ", ".join(f"{number} is {model.name}" for number, model in enumerate(models))
     model = {"type": "integer", "minimum": 0, "maximum": len(models) - 1, "default": 0, "description": f"which run: {names}"}
     properties: dict[str, Schema] = {**fields, **options, "model": model}
-    if searches:
+    if generates:
         kept = {"type": "integer", "minimum": 1, "maximum": limits.max_beam, "description": "beam width; 1 is greedy decoding"}
         alpha = {"type": "number", "minimum": 0, "maximum": 10, "description": "alpha: scores are divided by ((5 + length) / 6) ** alpha"}
         most = {"type": "integer", "minimum": 1, "maximum": limits.max_output, "description": "max number of generated tokens"}

@@ -98,7 +98,7 @@ def _align(translator: Translator, pairs: Sequence[_Pair], *_: object) -> list[A
 SCORING = ServedTask(
     path="/score",
     summary="Return the log-probabilities of targets given their sources, as `regard score` does.",
-    looks="",
+    attention_summary="",
     result="scores",
     item=object_schema(
         **score_fields("target"),

@@ -266,13 +266,13 @@ TERMS = {
 TRANSLATION = ServedTask(
     path="/translate",
     summary="Translate lines, as `regard translate` does.",
-    looks="Translate lines and return the attention, as `regard view` does; a blank line has no record.",
+    attention_summary="Translate lines and return the attention, as `regard view` does; a blank line has no record.",
     result="translations",
     item=object_schema(
         text={"type": "string", "description": "the translation; empty for a blank line"},
         score={"type": ["number", "null"], "description": "ranking score; null for a blank line"},
         confidence={"type": ["number", "null"], "description": "expected chrF, 0 to 100; null without a calibration"},
-        links={**LINKS, "type": ["array", "null"], "description": "word links [source, target], from 0; null unless asked for"},
+        links={**LINKS, "type": ["array", "null"], "description": "word links [source, target], from 0; null unless requested"},
         truncated={**COUNT, "description": "tokens of the line that were cut off"},
         parts={"type": "integer", "minimum": 1, "description": "parts in which the line was translated; 1 unless it is too long"},
         unplaced={"type": "array", "items": {"type": "string"}, "description": "prefix and terms that could not be placed"},
@@ -285,12 +285,12 @@ TRANSLATION = ServedTask(
     has_content=lambda line: line.text.strip(),
     options={"keep_tags": KEEP_TAGS, "prefix": PREFIX, "terms": TERMS, "links": WITH_LINKS},
     shown={"keep_tags": KEEP_TAGS, "prefix": PREFIX, "terms": TERMS},
-    searches=True,
+    generates=True,
 )
 CAPTIONING = ServedTask(
     path="/caption",
     summary="Caption an image, as `regard caption` does.",
-    looks="Caption an image and return the attention of each word, as `regard view` does.",
+    attention_summary="Caption an image and return the attention of each word, as `regard view` does.",
     result="captions",
     item=object_schema(
         text={"type": "string", "description": "the caption"},
@@ -301,13 +301,13 @@ CAPTIONING = ServedTask(
     width=lambda image: 0,  # every image is resized to the same size
     answer=_caption,
     records=_caption_records,
-    searches=True,
+    generates=True,
     max_body=lambda limits: limits.max_image_body,
 )
 LABELLING = ServedTask(
     path="/classify",
     summary="Classify lines as `regard classify` does, or pairs of premise and hypothesis as `regard entail` does.",
-    looks="Classify texts and return the attention, as `regard view` does; a blank text has no record.",
+    attention_summary="Classify texts and return the attention, as `regard view` does; a blank text has no record.",
     result="labels",
     item=object_schema(
         label={"type": ["string", "null"], "description": "the most probable label; null for a blank text"},
@@ -324,7 +324,7 @@ LABELLING = ServedTask(
 LANGUAGE = ServedTask(
     path="/score",
     summary="Return the log-probabilities of lines, as `regard score` does.",
-    looks="Return the attention at each token of the lines, as `regard view` does.",
+    attention_summary="Return the attention at each token of the lines, as `regard view` does.",
     result="scores",
     item=object_schema(
         text={"type": "string", "description": "the line"},
@@ -356,8 +356,8 @@ def endpoints(models: Sequence[ServedModel[Any]], limits: Limits) -> list[Endpoi
     pairs = (SCORING, ALIGNING) if task is TRANSLATION and not reads_images(models[0].worker) else ()
     if reads_images(models[0].worker):
         task = task._replace(max_body=lambda limits: limits.max_image_body, width=lambda line: len(line.text.partition("\t")[0]))
-    own = [Endpoint(task, models, limits, looks=looks) for looks in (False, True)]
-    return [*own, *(Endpoint(each, models, limits, looks=False) for each in pairs)]
+    own = [Endpoint(task, models, limits, attention=attention) for attention in (False, True)]
+    return [*own, *(Endpoint(each, models, limits, attention=False) for each in pairs)]
 
 
 def open_models(folders: Sequence[Path]) -> list[ServedModel[Any]]:

@@ -148,7 +148,7 @@ def attend(
     return AreaResult(context, items.to(value.dtype), weights.to(value.dtype))
 
 
-def attend_in_pieces(
+def attend_in_chunks(
     query: Tensor,
     key: Tensor,
     value: Tensor,
@@ -171,7 +171,7 @@ def attend_in_pieces(
 
     Example:
         >>> memory = torch.tensor([[[[1.0], [2.0], [4.0]]]])
-        >>> attend_in_pieces(torch.zeros(1, 1, 1, 1), memory, memory, None, AreaSpec(2)).item()
+        >>> attend_in_chunks(torch.zeros(1, 1, 1, 1), memory, memory, None, AreaSpec(2)).item()
         3.200000047683716
     """
     batch = rows = query.shape[0]

@@ -100,7 +100,7 @@ class OutputPlan:
         if self.names is not None:
             forbidden, instead = self.places(forbidden), int(next(iter(self.places(torch.tensor([instead])).tolist()), -1))
         if not (1 <= count <= self.size and 0 <= instead < self.size):
-            raise RangeError(f"the output layer has {self.size} outputs; the best {count} were asked for, or {instead} instead of none")
+            raise RangeError(f"the output layer has {self.size} outputs; the best {count} were requested, or {instead} instead of none")
         if sums is not None and (sums.totals.shape != hidden.shape[:-1] or hidden.dim() != 3 or sums.need < 1):
             found = f"{tuple(sums.totals.shape)} and {tuple(hidden.shape)}, of which {sums.need} matter"
             raise ShapeError(f"the output layer: expected totals (B, K) for hidden (B, K, R), at least 1 of them matters; found {found}")
