@@ -242,7 +242,7 @@ class MultiHeadAttention(nn.Module):
             ConfigError: the attention has its own scores.
         """
         if self.score is not None:
-            raise ConfigError("items: only scaled dot products can be looked up in a store")
+            raise ConfigError("items: a key-value cache needs scaled dot products, not another score")
         if key_mask is not None:
             check_key_mask(key_mask, states.shape[:2], "MultiHeadAttention.items")
             states = states.masked_fill(~key_mask.unsqueeze(-1), 0.0)

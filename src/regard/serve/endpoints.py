@@ -23,7 +23,7 @@ DECODING_FIELDS = ("beam_size", "length_penalty", "max_length")
 
 Worker = TypeVar("Worker")
 Answer = dict[str, Any] | HTTPError
-Look = AttentionRecord | HTTPError | None
+RecordOrError = AttentionRecord | HTTPError | None
 
 
 class ServedModel(NamedTuple, Generic[Worker]):
@@ -71,7 +71,7 @@ class ServedTask(NamedTuple):
     items: Callable[[dict[str, Any]], list[Any]]
     width: Callable[[Any], int]
     answer: Callable[[Any, Sequence[Any], Any, Limits], Sequence[Answer]]
-    records: Callable[[Any, Sequence[Any], Any, Limits, Sequence[str]], Sequence[Look]]
+    records: Callable[[Any, Sequence[Any], Any, Limits, Sequence[str]], Sequence[RecordOrError]]
     has_content: Callable[[Any], object] = lambda item: True
     options: Mapping[str, Schema] = MappingProxyType({})
     shown: Mapping[str, Schema] = MappingProxyType({})

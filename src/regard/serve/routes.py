@@ -21,7 +21,7 @@ from regard.serve.endpoints import (
     LINE,
     Answer,
     Endpoint,
-    Look,
+    RecordOrError,
     ServedModel,
     ServedTask,
     as_list,
@@ -164,7 +164,7 @@ def _unlinked(translator: Translator, line: _Line) -> str:
 
 def _translation_records(
     translator: Translator, lines: Sequence[_Line], decoding: DecodingConfig, limits: Limits, methods: Sequence[str]
-) -> list[Look]:
+) -> list[RecordOrError]:
     decoding = decoding.model_copy(update={"batch_size": len(lines)})
     lines, missing = _readable(translator, lines, limits)
     lacks = [lack or _unlinked(translator, line) for lack, line in zip(missing, lines, strict=True)]
@@ -173,14 +173,16 @@ def _translation_records(
     texts = ["" if lack else text for lack, text in zip(lacks, plain, strict=True)]
     forced = {"prefixes": [line.prefix for line in lines], "terms": [line.terms for line in lines]}
     found = translator.translate(texts, decoding=decoding, n_best=decoding.beam_size, need_attention=True, **forced)
-    looks = [translator.record(line, item) for line, item in zip(texts, found, strict=True)]
+    records = [translator.record(line, item) for line, item in zip(texts, found, strict=True)]
     if methods:
-        looks = [look and explained_translation(translator.run, look, item, methods) for look, item in zip(looks, found, strict=True)]
-    for number, (tags, item, look) in enumerate(zip(marked, found, looks, strict=True)):
-        if look is not None and tags is not None:
+        records = [
+            record and explained_translation(translator.run, record, item, methods) for record, item in zip(records, found, strict=True)
+        ]
+    for number, (tags, item, record) in enumerate(zip(marked, found, records, strict=True)):
+        if record is not None and tags is not None:
             (links,) = find_links(translator.run, [(tags.plain, item.text)])
-            looks[number] = replace(look, meta={**look.meta, "with tags": place_markup(tags, item.text, links)})
-    return [HTTPError(422, lack) if lack else look for lack, look in zip(lacks, looks, strict=True)]
+            records[number] = replace(record, meta={**record.meta, "with tags": place_markup(tags, item.text, links)})
+    return [HTTPError(422, lack) if lack else record for lack, record in zip(lacks, records, strict=True)]
 
 
 def _caption(captioner: Captioner, images: Sequence[bytes], decoding: DecodingConfig, limits: Limits) -> list[Answer]:
@@ -201,15 +203,15 @@ def _caption(captioner: Captioner, images: Sequence[bytes], decoding: DecodingCo
 
 def _caption_records(
     captioner: Captioner, images: Sequence[bytes], decoding: DecodingConfig, limits: Limits, methods: Sequence[str]
-) -> list[Look]:
-    def look(data: bytes) -> AttentionRecord | HTTPError:
+) -> list[RecordOrError]:
+    def record(data: bytes) -> AttentionRecord | HTTPError:
         torch.manual_seed(SEED)
         try:
             return replace(captioner.record(SentImage(data), decoding=decoding, methods=methods), title="")
         except DataError as error:
             return HTTPError(422, " ".join(str(error).splitlines()))
 
-    return [refuse_large(data, limits) or look(data) for data in images]
+    return [refuse_large(data, limits) or record(data) for data in images]
 
 
 def _label_fields(models: Sequence[ServedModel[Any]], limits: Limits) -> dict[str, Schema]:
@@ -230,13 +232,13 @@ def _label(worker: Classifier | Entailer, examples: Sequence[tuple[str, ...]], *
 
 def _label_records(
     worker: Classifier | Entailer, examples: Sequence[tuple[str, ...]], decoding: Any, limits: Limits, methods: Sequence[str]
-) -> list[Look]:
+) -> list[RecordOrError]:
     labellings = label_texts(worker.run, examples, need_weights=True)
     records = [example_record(worker.run, texts, found) for texts, found in zip(examples, labellings, strict=True)]
     return [record and explained_label(worker.run, record, methods) for record in records] if methods else list(records)
 
 
-def _line_records(worker: Any, lines: Sequence[str], decoding: Any, limits: Limits, methods: Sequence[str]) -> list[Look]:
+def _line_records(worker: Any, lines: Sequence[str], decoding: Any, limits: Limits, methods: Sequence[str]) -> list[RecordOrError]:
     records = [worker.record(line) for line in lines]
     return [record and explained_line(worker.run, record, methods) for record in records] if methods else records
 

@@ -76,9 +76,9 @@ def shown_as(layer: LayerAttention) -> CaptionMap:
     """Return name and sides of the map of one attention."""
     if layer.kind == "alignment":
         return MAIN
-    asked = "look at the image" if layer.kind == "cross" else "cells" if layer.query == "source" else "words"
+    stack = "cross" if layer.kind == "cross" else "encoder self" if layer.query == "source" else "decoder self"
     query, key = "image" if layer.query == "source" else "caption", "image" if layer.key == "source" else WRITTEN
-    return CaptionMap(f"{asked} {(layer.layer or 0) + 1}", "image" if layer.kind == "cross" else "self", query, key)
+    return CaptionMap(f"{stack} {(layer.layer or 0) + 1}", "image" if layer.kind == "cross" else "self", query, key)
 
 
 class Captioner(Predictor[CaptionRun]):

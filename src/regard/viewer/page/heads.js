@@ -61,7 +61,7 @@ function thumbnail(matrix, map, head, side, height, width) {
   pen.putImageData(pixels(pooled(matrix, factor, rows, columns), pen.createImageData(columns, rows), top, ...colors), 0, 0);
   const name = matrix.map.method ? matrix.map.name : headName(matrix.map, head);
   const said = bits(matrix);
-  const attributes = { type: "button", "data-map": map, "data-head": head, "aria-label": `${matrix.map.name}, ${name}, mean entropy ${said}`, title: "Look closely" };
+  const attributes = { type: "button", "data-map": map, "data-head": head, "aria-label": `${matrix.map.name}, ${name}, mean entropy ${said}`, title: "Enlarge" };
   return el("button", attributes, canvas, el("span", {}, el("b", {}, name), " ", said));
 }
 
