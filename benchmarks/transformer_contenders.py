@@ -240,14 +240,14 @@ class Decoding:
 
 
 def regard_decode(decoding: Decoding, beam_size: int, output: Path, precision: str = "float32") -> dict[str, Any]:
-    """Decode with Regard's command; its clock spans reading, tokenisation and writing, too, and there is no warm-up."""
+    """Decode with Regard's command; its clock spans reading, tokenization and writing, too, and there is no warm-up."""
     options = {"beam-size": beam_size, "length-penalty": 0, "max-length": MAX_LENGTH, "batch-size": DECODING_BATCH, "precision": precision}
     words = [word for name, value in options.items() for word in (f"--{name}", str(value))]
     return {"seconds": regard_translate(decoding.setting, decoding.model, (decoding.source, output), words)}
 
 
 def engine_decode(decoding: Decoding, beam_size: int, output: Path, engine: str = "ctranslate2", **options: Any) -> dict[str, Any]:
-    """Decode in a program that warms up before its clock starts, which spans no tokenisation but that of Regard."""
+    """Decode in a program that warms up before its clock starts, which spans no tokenization but that of Regard."""
     setting = decoding.setting
     log = setting.work / "logs" / f"{output.stem}.decode.log"
     options = {"beam_size": beam_size, "batch_size": DECODING_BATCH, "max_length": MAX_LENGTH, "export": decoding.export} | options

@@ -220,7 +220,7 @@ def configuration(size: str) -> dict[str, str]:
         "gradient norm 1.0, own batches of 4,096 padded tokens (Hugging Face, a plain loop: Regard's batches)",
         "loss": "Regard and Hugging Face see the same batches and start from the same weights; eole has its own, and uses pre-norm",
         "decoding": "the same weights for all, batches of 64, no length penalty, at most 60 tokens, test_2016_flickr (1,000); the time of "
-        "Regard's command includes tokenisation and first steps, that of Regard warm tokenisation, after one sentence of warm-up, "
+        "Regard's command includes tokenization and first steps, that of Regard warm tokenization, after one sentence of warm-up, "
         "those of the others neither",
     }
 

@@ -553,7 +553,7 @@ def test_the_greedy_choice_takes_the_value_with_the_largest_weight(window, areas
     assert torch.equal(found.weights.sum(-1), torch.ones(B, T).double())
     for b in range(B):
         assert torch.equal(found.context[b], memory.value[b][best[b]])
-    # the probability is that of the normalised weights, also where a Gaussian left them below a sum of 1
+    # the probability is that of the normalized weights, also where a Gaussian left them below a sum of 1
     expected = (weights.amax(-1) / weights.sum(-1)).log()
     torch.testing.assert_close(found.log_prob, expected)
     assert not found.sampled.any()

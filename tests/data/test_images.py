@@ -159,7 +159,7 @@ def test_pictures_larger_than_a_tile_have_no_seams(tmp_path: Path) -> None:
     assert np.abs(row - (np.arange(16) + 0.5) * 255 / 16).max() <= 2
 
 
-def test_numbers_are_divided_by_255_once_and_normalised() -> None:
+def test_numbers_are_divided_by_255_once_and_normalized() -> None:
     pixels = np.zeros((2, 3, 5, 3), np.uint8)
     pixels[..., 1] = 255
     pixels[..., 2] = 51

@@ -748,7 +748,7 @@ FAULTS = {
     "view instead of transpose": Case(lambda: GPT("view"), ids, CAUSAL, FUTURE, ATTN, "transpose"),
     "dropout in evaluation": Case(lambda: GPT("dropout in evaluation"), ids, CAUSAL, "repeated run", "blocks.0", "F.dropout"),
     "state kept between calls": Case(Forgetful, ids, CAUSAL, "repeated run", "", "from one call to the next"),
-    "layer norm over time": Case(lambda: GPT(middle=nn.LayerNorm((11, E))), ids, CAUSAL, FUTURE, "middle", "normalise over features alone"),
+    "layer norm over time": Case(lambda: GPT(middle=nn.LayerNorm((11, E))), ids, CAUSAL, FUTURE, "middle", "normalize over features alone"),
     "layer norm over time by hand": Case(lambda: GPT(middle=NormOverTime()), ids, CAUSAL, FUTURE, "middle", "every position sees"),
     "convolution that looks ahead": Case(
         lambda: GPT(middle=Residual(nn.Conv1d(E, E, 3, padding=1))), ids, CAUSAL, FUTURE, "middle.inner", "on the left only"

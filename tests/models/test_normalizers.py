@@ -100,7 +100,7 @@ def test_no_native_search_is_made_and_beams_do_not_depend_on_packed_weights(name
 
 @EVERY
 @torch.no_grad()
-def test_what_is_recorded_is_sparse_and_normalised(name):
+def test_what_is_recorded_is_sparse_and_normalized(name):
     model = model_of(name, "sparsemax")
     with record_weights() as recorded:
         model.decode(SOURCES, LENGTHS, TARGETS, need_weights=False)

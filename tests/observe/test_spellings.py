@@ -224,7 +224,7 @@ NAMED: dict[str, tuple[Spelling, str]] = {
 NOTHING: dict[str, Spelling] = {
     "a gate": lambda s, v: v * v.softmax(-1),
     "a gate, projected": lambda s, v: F.linear(v * v.softmax(-1), torch.nn.Parameter(torch.ones(2, 7))),
-    "renormalised": lambda s, v: (soft(s) * torch.rand(5)).div((soft(s) * torch.rand(5)).sum(-1, keepdim=True)).log(),
+    "renormalized": lambda s, v: (soft(s) * torch.rand(5)).div((soft(s) * torch.rand(5)).sum(-1, keepdim=True)).log(),
     "a loss": lambda s, v: -(soft(s) * soft(s).log()).sum(-1),
     "another loss": lambda s, v: -(soft(s) * F.log_softmax(s * 2, -1)).sum(-1),
     "the likeliest": lambda s, v: soft(s).argmax(-1),

@@ -77,7 +77,7 @@ NORMALIZERS = {"softmax": softmax, "sparsemax": sparsemax, "entmax15": entmax15}
 
 
 def local_p(table, mask, centers, radius):
-    """Luong et al. 2015, Eq. 10: softmax inside the window, times the Gaussian, not normalised again."""
+    """Luong et al. 2015, Eq. 10: softmax inside the window, times the Gaussian, not normalized again."""
     inside = [[mask[t][s] and abs(s - centers[t]) <= radius for s in range(table.shape[1])] for t in range(table.shape[0])]
     weights = softmax(table, inside)
     sigma = radius / 2

@@ -108,7 +108,7 @@ class Areas(nn.Module):
         return ops.area_mask(mask, self.max_area, self.grid)
 
     def weights(self, scores: Tensor, mask: Tensor | None = None, *, normalizer: Normalizer = "softmax") -> Tensor:
-        """Normalise area scores (..., T, N) under the area mask, with this module's top_k and temperature."""
+        """Normalize area scores (..., T, N) under the area mask, with this module's top_k and temperature."""
         return ops.area_softmax(scores, mask, top_k=self.top_k, temperature=self.temperature, normalizer=normalizer)
 
     def project(self, area_weights: Tensor) -> Tensor:

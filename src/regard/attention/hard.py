@@ -38,12 +38,12 @@ class HardChoice(nn.Module):
     """Replace soft weights by one position per row.
 
         training:  s ~ Multinoulli(weights), the weights become one-hot at s; with probability `half_soft` the expected weights stay
-        test:      "sample" draws, "argmax" takes the largest weight, "expected" keeps the (normalised) weights
+        test:      "sample" draws, "argmax" takes the largest weight, "expected" keeps the (normalized) weights
 
     Xu et al. 2015 (arXiv:1502.03044), section 4.1. The half-soft coin: the paper tosses it "for a given image", the authors' code once per
     minibatch (`half_soft_per`). A stepwise decoder tosses it once with `soft_rows` and passes it to every step. The first `soft_batches`
     training tosses are True for all (a soft warm-up, in neither paper nor code). The authors' generation script uses expected weights also
-    for the hard model; the paper does not say. Rows are normalised first, so they need not sum to 1 (`PredictiveWindow`'s do not). Sampling
+    for the hard model; the paper does not say. Rows are normalized first, so they need not sum to 1 (`PredictiveWindow`'s do not). Sampling
     has no gradient: train with `ScoreFunctionEstimator`.
 
     Uses the call's `generator`, or torch's global one. No parameters; with `soft_batches` a persistent buffer `tossed` (), the number of

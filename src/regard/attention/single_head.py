@@ -36,7 +36,7 @@ class Attention(nn.Module):
         window: `MonotonicWindow`, `PredictiveWindow`, or None for the whole source. An area is allowed if all its items are inside; the
             Gaussian of a predicted window uses the area's centre.
         areas: attend to runs or rectangles of items instead of single ones.
-        choice: select one position instead of the weighted sum; renormalises weights after a window's factor. Tosses the half-soft coin at
+        choice: select one position instead of the weighted sum; renormalizes weights after a window's factor. Tosses the half-soft coin at
             every call; in stepwise decoding toss it once with `choice.soft_rows` and pass it as `soft`.
         dropout: probability with which a weight is dropped in training, 0 to 1.
         normalizer: how scores become weights: "softmax", "sparsemax" or "entmax15" (`regard.ops.normalize`).

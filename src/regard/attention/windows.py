@@ -49,7 +49,7 @@ class PredictiveWindow(nn.Module):
     """Attend around a predicted position: local-p, `p_t = S sigmoid(v . tanh(W q))`.
 
     Luong et al. 2015, Eq. 9 and 10: softmax inside [p_t - D, p_t + D], then times a Gaussian around p_t with sigma = D / 2, without
-    renormalisation. Differentiable in p_t. S is the unpadded sentence length.
+    renormalization. Differentiable in p_t. S is the unpadded sentence length.
 
     Parameters: hidden.weight (Dq, Dq), W; position.weight (1, Dq), v.
 

@@ -64,11 +64,11 @@ class ImageCache:
         return len(self._pixels)
 
     def __getitem__(self, indices: Sequence[int] | np.ndarray) -> torch.Tensor:
-        """Return normalised images: float32 (n, 3, size, size)."""
+        """Return normalized images: float32 (n, 3, size, size)."""
         return self.preprocessing.normalize(self.pixels(indices))
 
     def pixels(self, indices: Sequence[int] | np.ndarray) -> np.ndarray:
-        """Return images before normalisation: uint8 (n, size, size, 3), a copy.
+        """Return images before normalization: uint8 (n, size, size, 3), a copy.
 
         Args:
             indices: image indices, 0 to `len(store) - 1`, in any order, with repetition.

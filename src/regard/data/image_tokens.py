@@ -116,7 +116,7 @@ class ImageTokens(Vocabulary):
         return self.preprocessing.normalize(np.stack([self.pixels(number) for number in numbers]))
 
     def pixels(self, number: int) -> np.ndarray:
-        """Return an image before normalisation, uint8 (H, W, 3)."""
+        """Return an image before normalization, uint8 (H, W, 3)."""
         if number >= _FIRST_UNKNOWN:
             return self._pictures[number].pixels
         assert self._cache is not None

@@ -1,4 +1,4 @@
-"""Image input: file lists, cropping, and normalisation."""
+"""Image input: file lists, cropping, and normalization."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class Preprocessing:
             raise ConfigError(f"std {self.std}: expected numbers above 0")
 
     def pixels(self, source: ImageSource) -> np.ndarray:
-        """Read an image without normalisation, for plots of attention.
+        """Read an image without normalization, for plots of attention.
 
         Args:
             source: an image file, or one in an archive.
@@ -103,7 +103,7 @@ class Preprocessing:
         return decode_square(stream, name, self.size, crop=self.fit == "crop", keep=self.keep, resample=RESAMPLING[self.resample])
 
     def normalize(self, pixels: np.ndarray | torch.Tensor) -> torch.Tensor:
-        """Normalise pixels: divide by 255, subtract the mean, divide by the standard deviation.
+        """Normalize pixels: divide by 255, subtract the mean, divide by the standard deviation.
 
         Args:
             pixels: uint8 (..., H, W, 3); a tensor stays on its device.

@@ -160,7 +160,7 @@ def place_markup(line: MarkedLine, target: str, links: AbstractSet[tuple[int, in
     A pair of tags encloses the target words linked to its words; a pair around the whole line encloses the whole translation. An empty tag
     follows the last target word linked to the word before it; a line break, `<br>` too, comes where the fewest links cross it. An opaque
     word replaces the longest run of target words linked to it. A number is represented by a target word with its digits, else it replaces a
-    number linked to it, or such a run. Unlinked markup uses the nearest linked neighbor. Every tag and every opaque word appears exactly
+    number linked to it, or such a run. Unlinked markup uses the nearest linked neighbour. Every tag and every opaque word appears exactly
     once, and pairs are well nested, whatever the links: of two crossing pairs, the later one is shortened.
 
     Args:

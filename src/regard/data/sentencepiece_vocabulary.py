@@ -17,7 +17,7 @@ _SPACE = "\u2581"
 class SentencePieceVocabulary(Vocabulary):
     """The vocabulary of an imported model.
 
-    A SentencePiece model normalises and splits the text. Ids are those of `entries`, not the model's: Marian trains one model per language
+    A SentencePiece model normalizes and splits the text. Ids are those of `entries`, not the model's: Marian trains one model per language
     and numbers the sub-words of both in one list. Other sub-words are UNK. A language code at the start of a text (`>>deu<<`) is one token,
     as for Marian.
 

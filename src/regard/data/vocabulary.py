@@ -76,7 +76,7 @@ class Vocabulary:
 
     With `names_unknown`, for models that copy, an unknown word gets an id of `NAMES` and more instead of UNK, the same in every text.
 
-    Nothing is normalised or lower-cased. Text that reads "</s>" or "<pad>" is ordinary text.
+    Nothing is normalized or lower-cased. Text that reads "</s>" or "<pad>" is ordinary text.
 
     Example:
         >>> vocabulary = Vocabulary.train(["ein Hund", "ein Haus"], kind="word", size=20)

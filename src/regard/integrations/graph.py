@@ -124,7 +124,7 @@ class Value:
         return self.apply("Sigmoid")
 
     def softmax(self) -> Value:
-        """Normalise the last axis."""
+        """Normalize the last axis."""
         return self.graph.add("Softmax", self, axis=-1)
 
     def cast(self, kind: Kind) -> Value:

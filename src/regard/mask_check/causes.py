@@ -114,7 +114,7 @@ def _by_kind(probe: Probe, module: nn.Module) -> str:
         return f"batch norm takes its mean and variance over {what}, too; use a layer norm, or statistics of real positions alone"
     if isinstance(module, NORMS):
         what = "later positions" if future else "padding" if not rows else "other rows"
-        return f"the norm takes its mean and variance over {what}, too; it must normalise over features alone"
+        return f"the norm takes its mean and variance over {what}, too; it must normalize over features alone"
     if isinstance(module, nn.RNNBase):
         if future:
             return "it reads the sequence backwards, too (bidirectional=True)" if module.bidirectional else _recurrent(module)

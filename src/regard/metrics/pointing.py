@@ -168,7 +168,7 @@ def pointing_accuracy(weights: Any, hits: Any, *, objects: Sequence[int] | None 
 def attention_correctness(weights: Any, coverage: Any) -> CorrectnessScores:
     """Compute the attention mass inside the region (Liu et al., 2017), with that of uniform attention.
 
-    A cell's mass is spread evenly over its pixels; rows are normalised.
+    A cell's mass is spread evenly over its pixels; rows are normalized.
 
     Args:
         weights: (N, L) attention of N words over L cells, finite, >= 0. A row of zeros counts 0.
@@ -202,7 +202,7 @@ def attention_entropy(weights: Any) -> Score:
     """Compute the mean entropy of attention in nats: 0 for one cell, log L for uniform weights over L cells.
 
     Args:
-        weights: (N, L) attention of N words over L cells, finite, >= 0; rows are normalised. A row of zeros has entropy 0.
+        weights: (N, L) attention of N words over L cells, finite, >= 0; rows are normalized. A row of zeros has entropy 0.
 
     Returns:
         A `Score`; its signature holds log L as `max`.

@@ -56,10 +56,10 @@ def bleu(
     """Compute corpus BLEU (Papineni et al., 2002) with sacrebleu (Post, 2018).
 
     Args:
-        hypotheses: detokenised output lines.
-        references: detokenised reference lines, one per hypothesis.
+        hypotheses: detokenized output lines.
+        references: detokenized reference lines, one per hypothesis.
         lowercase: ignore case.
-        tokenize: "13a", "intl", "zh", "char", or "none" for tokenised text.
+        tokenize: "13a", "intl", "zh", "char", or "none" for tokenized text.
         max_order: maximum n-gram order: 1 gives BLEU-1, 4 standard BLEU.
 
     Returns:
@@ -110,8 +110,8 @@ def chrf(hypotheses: Sequence[str], references: Sequence[str], *, lowercase: boo
     """Compute corpus chrF (Popovic, 2015), or chrF++ with `word_order=2`, with sacrebleu.
 
     Args:
-        hypotheses: detokenised output lines.
-        references: detokenised reference lines, one per hypothesis.
+        hypotheses: detokenized output lines.
+        references: detokenized reference lines, one per hypothesis.
         lowercase: ignore case.
         word_order: maximum word n-gram order beside character n-grams up to 6; 0 or more.
 
@@ -192,7 +192,7 @@ def make_bleu(*, lowercase: bool = False, tokenize: str = "13a", max_order: int 
         raise DataError(f"tokenize {shown(tokenize)}: expected one of {', '.join(TOKENIZERS)}")
     if max_order < 1:
         raise DataError(f"max_order {max_order}: expected 1 or more")
-    # Without `force` sacrebleu would warn of text that looks tokenised, once per score and to standard error; evaluations warn once.
+    # Without `force` sacrebleu would warn of text that looks tokenized, once per score and to standard error; evaluations warn once.
     return BLEU(lowercase=lowercase, tokenize=tokenize, max_ngram_order=max_order, force=True)
 
 

@@ -114,7 +114,7 @@ def source_weights(areas: Areas | None, memory: IndexedMemory, weights: Tensor) 
 
 
 def _begins(mask: Tensor | None) -> bool:
-    # Attended slots come first: a cache without other slots has the same neighbors.
+    # Attended slots come first: a cache without other slots has the same neighbours.
     return mask is None or not bool((mask[:, 1:] & ~mask[:, :-1]).any())
 
 

@@ -37,12 +37,12 @@ class ImageEncoder(nn.Module, ABC):
 
 
 class SmallCNN(ImageEncoder):
-    """Stages of 3 x 3 convolutions, each followed by batch normalisation and a ReLU; the first of each stage has stride 2.
+    """Stages of 3 x 3 convolutions, each followed by batch normalization and a ReLU; the first of each stage has stride 2.
 
     The receptive field of a cell is bounded (`SmallCNNConfig.receptive_field`), so that attention to a cell is attention to that part of
     the image. (A norm over the whole image would mix all cells.)
 
-    Batch normalisation amplifies rare features: most cells are background, and with a norm per cell, or none, the few other cells vanish in
+    Batch normalization amplifies rare features: most cells are background, and with a norm per cell, or none, the few other cells vanish in
     the mean, and attention cannot start to learn. Training uses the statistics of each process' own batch.
 
     Args:
@@ -99,7 +99,7 @@ class SmallCNN(ImageEncoder):
         return self.dropout(torch.relu(self.cell(cells)))
 
     def _places(self, like: Tensor) -> Tensor:
-        # (1, L, 2): row and column of each cell, at most 1: small beside normalised features.
+        # (1, L, 2): row and column of each cell, at most 1: small beside normalized features.
         end = self.coordinates
         rows, columns = (torch.linspace(-end, end, length, dtype=like.dtype, device=like.device) for length in self.grid)
         return torch.cartesian_prod(rows, columns).unsqueeze(0)

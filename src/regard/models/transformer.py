@@ -140,7 +140,7 @@ def greedy_words(embedding: nn.Embedding, rules: GreedyRules, kind: PositionKind
 
 
 def mean_source_weights(weights: tuple[Tensor, ...] | None, input_lengths: Tensor | None = None) -> Tensor | None:
-    """Average weights (B, H, T, S) over heads, and over encoder branches of one sentence, and normalise them: (B, T, S).
+    """Average weights (B, H, T, S) over heads, and over encoder branches of one sentence, and normalize them: (B, T, S).
 
     Items of an area each have the area's weight, which may sum to more than 1.
 

@@ -37,7 +37,7 @@ def sample_positions(weights: Tensor, generator: torch.Generator | None = None) 
 
         position = argmin over i of E_i / weights[i],  E_i ~ Exponential(1)
 
-    Exponential race: i wins with probability weights[i] / sum of weights. Rows need no normalisation, and a weight of exactly 0 never wins.
+    Exponential race: i wins with probability weights[i] / sum of weights. Rows need no normalization, and a weight of exactly 0 never wins.
     Inverting the cumulative sum would not ensure that: a GPU sums as a tree, so rounding can make two adjacent entries differ where the
     weight is 0, and a masked position would rarely be sampled. There is no synchronisation with the device and the output shape is static,
     so it compiles. Probabilities below about 1e-7 are not distinguished. Computed in float32 (float64 for float64), also for half-precision
@@ -118,7 +118,7 @@ def position_log_prob(weights: Tensor, position: Tensor) -> Tensor:
 
 
 def weights_entropy(weights: Tensor) -> Tensor:
-    """Compute the entropy of each row: `H = -sum over i of p_i log p_i`, with p the normalised weights.
+    """Compute the entropy of each row: `H = -sum over i of p_i log p_i`, with p the normalized weights.
 
     Args:
         weights: (..., N), not negative; rows need not sum to 1.

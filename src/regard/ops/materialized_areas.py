@@ -311,7 +311,7 @@ def area_softmax(
     temperature: float = 1.0,
     normalizer: Normalizer = "softmax",
 ) -> Tensor:
-    """Normalise area scores: `normalize` of scores / temperature, optionally over the `top_k` areas only.
+    """Normalize area scores: `normalize` of scores / temperature, optionally over the `top_k` areas only.
 
     Args:
         scores: (..., T, N).

@@ -22,7 +22,7 @@ _ARGUMENTS = Signature(
 def residual(
     x: Tensor, change: Tensor, weight: Tensor | None = None, bias: Tensor | None = None, *, dropout: float = 0.0, eps: float = 1e-5
 ) -> Tensor:
-    """Add a sub-layer's output to its input, and normalise the sum.
+    """Add a sub-layer's output to its input, and normalize the sum.
 
         y = norm(x + dropout(change)),  norm(s) = (s - mean(s)) / sqrt(variance(s) + eps) * weight + bias
 

@@ -10,7 +10,7 @@ from regard.ops.tensor_checks import refuse_others
 
 
 def masked_softmax(scores: Tensor, mask: Tensor | None = None) -> Tensor:
-    """Normalise the scores over the allowed source positions.
+    """Normalize the scores over the allowed source positions.
 
         weights[t, s] = exp(scores[t, s]) / sum over allowed j of exp(scores[t, j])
 

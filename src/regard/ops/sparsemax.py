@@ -18,7 +18,7 @@ Normalizer = Literal["softmax", "sparsemax", "entmax15"]
 
 
 def normalize(scores: Tensor, mask: Tensor | None = None, *, normalizer: Normalizer = "softmax") -> Tensor:
-    """Normalise the scores over the allowed source positions with `masked_softmax`, `sparsemax` or `entmax15`.
+    """Normalize the scores over the allowed source positions with `masked_softmax`, `sparsemax` or `entmax15`.
 
     Args:
         scores: (..., T, S).
@@ -75,7 +75,7 @@ def sparsemax(scores: Tensor, mask: Tensor | None = None) -> Tensor:
 
 
 def entmax15(scores: Tensor, mask: Tensor | None = None) -> Tensor:
-    """Normalise each row of scores by 1.5-entmax, between softmax (1-entmax) and sparsemax (2-entmax).
+    """Normalize each row of scores by 1.5-entmax, between softmax (1-entmax) and sparsemax (2-entmax).
 
         weights = argmax over p of p . scores + H_1.5(p) = max(scores / 2 - tau, 0)^2,   tau such that the row sums to 1
 

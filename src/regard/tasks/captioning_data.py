@@ -186,7 +186,7 @@ def _once(picks: list[int], together: int) -> list[int]:
 
 
 def normalize_caption(caption: str, data: CaptionDataConfig) -> str:
-    """Normalise a caption for the vocabulary.
+    """Normalize a caption for the vocabulary.
 
     Example:
         >>> normalize_caption("A dog", CaptionDataConfig())

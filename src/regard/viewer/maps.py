@@ -20,7 +20,7 @@ AREA_FIELDS = ("extents", "weights")
 
 @dataclass(frozen=True, eq=False)
 class AreaMap:
-    """Areas of neighboring items, and the weight of each.
+    """Areas of neighbouring items, and the weight of each.
 
     Attributes:
         extents: (N, 2) start and length in a sequence, or (N, 4) top, left, height and width in a grid; from 0.

@@ -7,7 +7,7 @@
 
 Li et al. 2018 (arXiv:1810.10126), Eq. 3 and 4, moved from keys and values to scores and weights. Only the rows' log-sum-exp is kept.
 
-Neighbors in a window: shifting a tile along its key axis is slow on a GPU, because the axis lies across the lanes of a warp, and a trip
+Neighbours in a window: shifting a tile along its key axis is slow on a GPU, because the axis lies across the lanes of a warp, and a trip
 through shared memory takes about as long as the exponentials of the tile. Alternatives, estimated for a tile of 128 x 64 scores at head
 size 64 in bfloat16 on a Hopper processor, where one product takes about 256 cycles, one exponential per score about 512:
 
