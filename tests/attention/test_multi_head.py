@@ -495,7 +495,7 @@ def test_settings_are_shown():
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
-        (lambda plain, areas, scored, x: scored.items(x), "only scaled dot products"),
+        (lambda plain, areas, scored, x: scored.items(x), "needs scaled dot products"),
         (lambda plain, areas, scored, x: areas.attend_items(x, plain.items(x)), "the store is one of items"),
         (lambda plain, areas, scored, x: plain.attend_items(x, plain.items(x)._replace(of_areas=True)), "the store is one of areas"),
         (lambda plain, areas, scored, x: plain.areas_of(plain.memory(x, x)), "an attention with areas"),
