@@ -416,7 +416,7 @@ STEPS: dict[str, Call] = {
     "encoder, weight": (lambda: encoder(weight=torch.randn(8, 2)), ShapeError, "encoder: a recurrent weight"),
     "output, width": (lambda: output(torch.randn(2, 3, 4)), ShapeError, "output layer takes hidden"),
     "output, double": (lambda: output(torch.randn(2, 3, 5).double()), ShapeError, "x must be torch.float32"),
-    "output, count": (lambda: output(count=8), RangeError, "the best 8 were asked for"),
+    "output, count": (lambda: output(count=8), RangeError, "the best 8 were requested"),
     "output, instead": (lambda: output(instead=7), RangeError, "or 7 instead"),
     "output, int32": (lambda: output(forbidden=torch.tensor([0], dtype=torch.int32)), ShapeError, "forbidden must be torch.int64"),
     "output, sums": (lambda: output(sums=RunningTotals(torch.zeros(2, 4), 1)), ShapeError, "expected totals"),

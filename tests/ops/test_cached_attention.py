@@ -189,7 +189,7 @@ def test_a_store_of_areas_equals_the_areas_of_a_memory(settings, masked):
 
 
 def test_what_a_store_holds_and_what_an_attention_wants_must_agree():
-    with pytest.raises(ConfigError, match="items: only scaled dot products"):
+    with pytest.raises(ConfigError, match="items: a key-value cache needs scaled dot products"):
         MultiHeadAttention(6, 2, score=AdditiveScore(3, 3, 4)).items(torch.ones(1, 3, 6))
     with_areas, without = MultiHeadAttention(6, 2, areas=Areas(2, key_mode="max")), MultiHeadAttention(6, 2)
     items = with_areas.items(torch.ones(1, 3, 6))
