@@ -60,6 +60,7 @@ OF_A_TRANSLATION = {
         "unknown_tokens",
     },
     "data": {
+        "synthetic",  # the names of the sets, in the help of `generate`
         *("batching", "input_pairs", "lines", "markup", "shortlist", "text_encoder", "token_arrays", "unigram", "vocabulary", "word_table"),
     },
     "viewer": set(),

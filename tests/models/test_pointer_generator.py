@@ -204,7 +204,7 @@ def test_settings_that_do_not_fit_are_refused(settings, message):
 
 def test_what_cannot_copy_says_so():
     model = model_of("bahdanau")
-    with pytest.raises(ConfigError, match="PointerGenerator: this model cannot be exported"):
+    with pytest.raises(ConfigError, match=r"model\.copy_attention: true"):
         model_graphs(model)
     with pytest.raises(ConfigError, match=r"model\.attention\.coverage"):
         model_graphs(model_of("coverage", copy_attention=False))

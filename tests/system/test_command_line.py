@@ -151,7 +151,7 @@ def test_a_training_tells_on_standard_error_what_it_is_about_and_its_result_on_s
     told, out, code = slowly("train", "translation", *files, *SMALL, "training.max_updates=2")
     assert code == 0
     text = "".join(line for _, line in told)
-    for expected in (r"training pairs", r"[\d,]+ parameters", r"\d+ updates? an epoch, 2 in all on cpu", r"step 2  evaluate  loss"):
+    for expected in (r"training pairs", r"[\d,]+ parameters", r"\d+ updates? per epoch, 2 in all on cpu", r"step 2  evaluate  loss"):
         assert re.search(expected, text), expected
     assert re.fullmatch(rb"2 updates \(max_updates\); model in .*; sha256 of the last weights [0-9a-f]{64}\n", out)
 
