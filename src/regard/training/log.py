@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Any, BinaryIO, Self
+from typing import Any, BinaryIO, Self, cast
 
 from regard import progress as reporting
 from regard.errors import WriteError, missing_extra, os_reason
@@ -65,10 +65,11 @@ class EventFile:
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
+        path = cast(Path, self.path)  # there is one where there is a file to write
         try:
             yield
         except OSError as error:
-            raise WriteError(f"{self.path}: cannot be written ({os_reason(self.path, error)})") from error
+            raise WriteError(f"{path}: cannot be written ({os_reason(path, error)})") from error
 
 
 class RunLog(EventFile):
