@@ -153,7 +153,7 @@ def test_a_training_tells_on_standard_error_what_it_is_about_and_its_result_on_s
     text = "".join(line for _, line in told)
     for expected in (r"training pairs", r"[\d,]+ parameters", r"\d+ updates? per epoch, 2 in all on cpu", r"step 2  evaluate  loss"):
         assert re.search(expected, text), expected
-    assert re.fullmatch(rb"2 updates \(max_updates\); model in .*; sha256 of the last weights [0-9a-f]{64}\n", out)
+    assert re.fullmatch(rb"2 updates \(training\.max_updates\); model in .*; sha256 of the last weights [0-9a-f]{64}\n", out)
 
 
 def test_a_terminal_sees_a_bar_while_a_file_is_translated(folder: Path, tmp_path: Path) -> None:
