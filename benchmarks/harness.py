@@ -86,6 +86,11 @@ def spread(values: Sequence[float], digits: int, form: str = "{} ({}-{})") -> st
     return shown[0] if len(values) == 1 else form.format(*shown)
 
 
+def mean_range(values: Sequence[float]) -> str:
+    """Return the mean of figures with the lowest and the highest, to two decimals."""
+    return f"{statistics.mean(values):.2f} ({min(values):.2f} to {max(values):.2f})"
+
+
 # Machine and memory ----------------------------------------------------------------------------------------------------
 
 

@@ -11,12 +11,11 @@ set, because the true ones are unknown. A finished training in FOLDER is not rep
 
 from __future__ import annotations
 
-import statistics
 from pathlib import Path
 from typing import Any
 
 import torch
-from harness import RESULTS, ROOT, Table, machine, options
+from harness import RESULTS, ROOT, Table, machine, mean_range, options
 from word_links import MODELS, SETTINGS, VOCABULARY, error
 
 from regard.config import load_config
@@ -84,7 +83,7 @@ def multi30k_rows(work: Path, raw: Path, seeds: int) -> list[tuple[list[Any], li
             outputs = [item.text for item in Translator(run).translate([source for source, _ in pairs])]
             score, wrong = bleu(outputs, [target for _, target in pairs]).value, alignment_error_rate(find_links(run, pairs), right).value
             found.append({"seed": seed, "bleu": score, "error": wrong})
-        rows.append((["Transformer", shown, seeds, *(_range([one[name] for one in found]) for name in ("bleu", "error"))], found))
+        rows.append((["Transformer", shown, seeds, *(mean_range([one[name] for one in found]) for name in ("bleu", "error"))], found))
     return rows
 
 
@@ -111,16 +110,12 @@ def main() -> None:
             for taught in (False, True):
                 found = [small_figures(given.work, data, model, seed, taught=taught) for seed in range(1, given.seeds + 1)]
                 row = [data, model, "known" if taught else "none", given.seeds]
-                table.add([*row, *(_range([one[name] for one in found]) for name in ("exact", "error"))], found)
+                table.add([*row, *(mean_range([one[name] for one in found]) for name in ("exact", "error"))], found)
     if given.multi30k is not None:
         note = f"`python benchmarks/pointing.py --multi30k DATA`: Multi30k, test_2016_flickr, weight of the loss 0.05, {what}."
         second = Table(given.out.with_name("pointing_multi30k.json"), OF_MULTI30K, note, key=2)
         for row, found in multi30k_rows(given.work, given.multi30k, given.seeds):
             second.add(row, found)
-
-
-def _range(values: list[float]) -> str:
-    return f"{statistics.mean(values):.2f} ({min(values):.2f} to {max(values):.2f})"
 
 
 if __name__ == "__main__":

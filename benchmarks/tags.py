@@ -13,12 +13,11 @@ from __future__ import annotations
 
 import random
 import re
-import statistics
 from pathlib import Path
 from typing import NamedTuple
 
 import torch
-from harness import RESULTS, Table, machine, options
+from harness import RESULTS, Table, machine, mean_range, options
 from pointing import FRESH, small_run
 from word_links import MODELS
 
@@ -123,11 +122,7 @@ def main() -> None:
                 texts = [item.text for item in translator.translate_tagged(lines)]
                 found.append({"seed": seed, **figures([places(text) for text in texts], right)})
             row = [model, "known" if taught else "none", given.seeds, min(one["whole"] for one in found)]
-            table.add([*row, *(_range([one[name] for one in found]) for name in ("tags", "lines"))], found)
-
-
-def _range(values: list[float]) -> str:
-    return f"{statistics.mean(values):.2f} ({min(values):.2f} to {max(values):.2f})"
+            table.add([*row, *(mean_range([one[name] for one in found]) for name in ("tags", "lines"))], found)
 
 
 if __name__ == "__main__":

@@ -9,11 +9,10 @@ each, and measures the alignment error rate on 1,000 test pairs. A finished trai
 
 from __future__ import annotations
 
-import statistics
 from pathlib import Path
 
 import torch
-from harness import RESULTS, Table, machine, options
+from harness import RESULTS, Table, machine, mean_range, options
 
 from regard.config import load_config
 from regard.data.parallel import read_pairs
@@ -93,12 +92,8 @@ def main() -> None:
             generate(data, given.work / data, train=10_000, test=1_000, seed=1)
         for model in MODELS:
             found = [{"seed": seed, **measure(given.work, data, model, seed)} for seed in range(1, given.seeds + 1)]
-            shown = [_range([figures[name] for figures in found]) for name in ("exact", "mean", "chosen", "leave-one-out", "effect")]
+            shown = [mean_range([figures[name] for figures in found]) for name in ("exact", "mean", "chosen", "leave-one-out", "effect")]
             table.add([data, model, given.seeds, *shown], found)
-
-
-def _range(values: list[float]) -> str:
-    return f"{statistics.mean(values):.2f} ({min(values):.2f} to {max(values):.2f})"
 
 
 if __name__ == "__main__":

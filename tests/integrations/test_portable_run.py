@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import signal
 from pathlib import Path
 
@@ -10,6 +11,17 @@ import pytest
 
 from regard.errors import ConfigError
 from regard.integrations.portable_run import check_output, new_folder
+
+NO_PROCESS = 4194305
+"""No process has this number: Linux has at most 4,194,304."""
+
+
+def temporary_name(place: Path, process: int) -> str:
+    """Return the name of the folder that an export to `place` by another process writes to."""
+    with new_folder(place) as folder:
+        name = folder.name
+    place.rmdir()
+    return f"{name.removesuffix(str(os.getpid()))}{process}"
 
 
 def test_a_folder_has_its_name_when_it_is_whole(tmp_path: Path) -> None:
@@ -30,6 +42,7 @@ def test_an_empty_folder_that_is_there_is_filled(tmp_path: Path, monkeypatch: py
 
 
 def test_a_folder_of_another_file_system_is_filled_and_leftovers_are_no_content(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    left = temporary_name(tmp_path / "model", NO_PROCESS)
     (tmp_path / "model").mkdir()
     rename = Path.rename
 
@@ -40,19 +53,33 @@ def test_a_folder_of_another_file_system_is_filled_and_leftovers_are_no_content(
 
     monkeypatch.setattr(Path, "rename", mounted)
     for place in (tmp_path / "model", tmp_path):  # left by killed exports: one into the folder, one before it was there
-        (place / ".model.export-4194305").mkdir()
+        (place / left).mkdir()
     check_output(tmp_path / "model")
     with new_folder(tmp_path / "model") as folder:
         (folder / "one").write_text("1")
     assert [path.name for path in (tmp_path / "model").iterdir()] == ["one"]
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
     (tmp_path / "other").mkdir()
-    (tmp_path / "other" / ".model.export-4194305").mkdir()
+    (tmp_path / "other" / left).mkdir()
     with pytest.raises(ConfigError, match="other: exists and is not empty"):
         check_output(tmp_path / "other")
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match="file: expected a folder, found a file"):
         check_output(tmp_path / "file")
+
+
+def test_exports_at_the_same_time_leave_each_other_alone(tmp_path: Path) -> None:
+    other = tmp_path / temporary_name(tmp_path / "model", os.getppid())
+    other.mkdir()
+    with new_folder(tmp_path / "model"):
+        pass
+    assert other.is_dir()
+    long = "n" * 200
+    with new_folder(tmp_path / f"{long}1") as one, new_folder(tmp_path / f"{long}2") as two:
+        (one / "one").write_text("1")
+        (two / "two").write_text("2")
+    assert [path.name for path in (tmp_path / f"{long}1").iterdir()] == ["one"]
+    assert [path.name for path in (tmp_path / f"{long}2").iterdir()] == ["two"]
 
 
 def test_a_full_disk_leaves_nothing_and_is_named(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import glob
+import hashlib
 import math
 import os
 import shutil
@@ -127,13 +128,25 @@ def new_folder(folder: Path) -> Iterator[Path]:
 
 
 def _prefix(place: Path) -> str:
-    return f".{place.name[:50]}.export-"  # a name may be as long as names can be
+    # A name may be as long as names can be, so it is cut; the digest keeps two such names apart.
+    return f".{place.name[:40]}.{hashlib.sha256(os.fsencode(place.name)).hexdigest()[:8]}.export-"
 
 
 def _leftovers(place: Path, parent: Path) -> list[Path]:
-    """Return temporary folders of exports to `place` that were killed."""
+    """Return temporary folders of exports to `place` whose process is gone."""
     found = parent.glob(glob.escape(_prefix(place)) + "*") if parent.is_dir() else ()
-    return [path for path in found if path.name.removeprefix(_prefix(place)).isdecimal() and path.is_dir()]
+    numbers = {path: path.name.removeprefix(_prefix(place)) for path in found if path.is_dir()}
+    return [path for path, number in numbers.items() if number.isdecimal() and not _runs(int(number))]
+
+
+def _runs(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:  # another user's
+        pass
+    return True
 
 
 @contextmanager
