@@ -96,7 +96,7 @@ def test_every_prompt_is_continued_on_one_line(kind: str, sampling: SamplingOpti
         assert item.text.startswith(item.prompt)
         assert len(item.prompt) == len(prompt)
         assert len(item.text.splitlines() or [""]) == 1
-        assert item.unread == max(0, len(model.run.vocabulary.encode_ids([prompt])[0]) - MAX_PROMPT)
+        assert item.truncated == max(0, len(model.run.vocabulary.encode_ids([prompt])[0]) - MAX_PROMPT)
         json.dumps(item.to_json())
 
 

@@ -85,8 +85,8 @@ def _continue_lines(
         options["sampling"] = SamplingOptions(**{key: value for key, value in chosen.items() if value is not None})
 
     def show(number: int, item: Continuation) -> str:
-        if item.unread:
-            write_message(f"line {number}: left out the first {counted(item.unread, 'token')} of the prompt")
+        if item.truncated:
+            write_message(f"line {number}: left out the first {counted(item.truncated, 'token')} of the prompt")
         return item.text
 
     _, bad = answer_lines(

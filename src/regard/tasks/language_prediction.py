@@ -67,13 +67,13 @@ class Continuation(NamedTuple):
         prompt: the prompt, one line.
         texts: per hypothesis, best first, the prompt and its continuation to the end of the line.
         hypotheses: their tokens, those of the prompt included, scores and log-probabilities.
-        unread: number of unread tokens at the beginning of the prompt.
+        truncated: number of tokens cut off at the beginning of the prompt.
     """
 
     prompt: str
     texts: list[str]
     hypotheses: list[Hypothesis]
-    unread: int
+    truncated: int
 
     @property
     def text(self) -> str:
