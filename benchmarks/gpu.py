@@ -20,12 +20,13 @@ import argparse
 import hashlib
 import json
 import os
+import re
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-import xml.etree.ElementTree as ElementTree
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -119,25 +120,30 @@ def tests(stage: Stage) -> None:
     if stage.rehearse:
         groups = {"interpreted kernels": ["tests/ops/test_area_triton.py", "-k", "interpreted and repeats"]}
     for title, words in groups.items():
-        with tempfile.TemporaryDirectory() as folder:
-            report = Path(folder, "junit.xml")
+        with tempfile.TemporaryFile("w+", encoding="utf-8") as report:
             # The kernels of a case are compiled on a processor: as many at a time as there are.
-            workers = min(8, os.cpu_count() or 1)
-            command = [sys.executable, "-m", "pytest", "-q", "-n", str(workers), f"--junitxml={report}", "-p", "no:cacheprovider", *words]
+            workers = min(16, os.cpu_count() or 1)
+            command = [sys.executable, "-m", "pytest", "-v", "-n", str(workers), "-p", "no:cacheprovider", *words]
+            over = "no"
             try:
-                subprocess.run(command, cwd=ROOT, check=False, timeout=max(5.0, stage.until - time.monotonic()))
-                table.add([title, *counted(report)])
+                seconds, environment = max(5.0, stage.until - time.monotonic()), {**os.environ, "PYTHONUNBUFFERED": "1"}
+                subprocess.run(command, cwd=ROOT, check=False, timeout=seconds, stdout=report, env=environment)
             except subprocess.TimeoutExpired:
-                table.add([title, None, None, None, "yes", None])
+                over = "yes"
+            report.seek(0)
+            text = report.read()
+        passed, failed, skipped, first = counted(text)
+        table.add([title, passed, failed, skipped, over, first])
+        if failed or not passed:
+            print(text[-4000:], flush=True)
 
 
-def counted(report: Path) -> list[Any]:
-    """Return passed, failed, skipped, "no", and the first failure of a JUnit file."""
-    suite = ElementTree.parse(report).getroot()[0]
-    all_, failed, skipped = (int(suite.get(name, "0")) for name in ("tests", "failures", "skipped"))
-    failed += int(suite.get("errors", "0"))
-    worst = next((case.get("name") for case in suite.iter("testcase") if case.find("failure") is not None), None)
-    return [all_ - failed - skipped, failed, skipped, "no", worst]
+def counted(report: str) -> tuple[int, int, int, str | None]:
+    """Return passed, failed, skipped, and the first failure of what pytest has said up to now."""
+    found = re.findall(r"^\[gw\d+\] \[ *\d+%\] (\w+) (.+?) *$", report, re.MULTILINE)
+    number = Counter(outcome for outcome, _ in found)
+    first = next((name.rpartition("::")[2] for outcome, name in found if outcome in ("FAILED", "ERROR")), None)
+    return number["PASSED"], number["FAILED"] + number["ERROR"], number["SKIPPED"], first
 
 
 def area(stage: Stage) -> None:

@@ -144,10 +144,9 @@ def test_a_failed_test_is_counted_and_named(tmp_path: Path, harness: ModuleType)
         "    assert n != 3\n    pytest.skip('') if n > 4 else None\n",
         encoding="utf-8",
     )
-    report = tmp_path / "report.xml"
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--junitxml={report}", "--rootdir", str(tmp_path)]
-    subprocess.run([*command, str(tmp_path / "test_it.py")], capture_output=True, check=False)
-    assert gpu.counted(report) == [4, 1, 2, "no", "test_it[3]"]
+    command = [sys.executable, "-m", "pytest", "-v", "-n", "2", "-p", "no:cacheprovider", "--rootdir", str(tmp_path)]
+    done = subprocess.run([*command, str(tmp_path / "test_it.py")], capture_output=True, text=True, check=False)
+    assert gpu.counted(done.stdout) == (4, 1, 2, "test_it[3]")
 
 
 @pytest.mark.slow
