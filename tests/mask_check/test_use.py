@@ -14,7 +14,7 @@ from torch import Tensor, nn
 import regard
 from regard.errors import ConfigError, DataError
 from regard.mask_check import CHECKS, Adapter, Sequence, assert_no_leaks, check, load_folder
-from tests.mask_check.zoo import FAULTS, GPT, RIGHT, Encoder, RecurrentLM, Translator, V, VisionModel, images, masked, padded, tokens
+from tests.mask_check.zoo import FAULTS, GPT, RIGHT, Case, Encoder, RecurrentLM, Translator, V, VisionModel, images, masked, padded, tokens
 
 
 def test_the_model_the_batch_and_the_generator_stay_as_they_were() -> None:
@@ -326,12 +326,19 @@ def test_it_is_offered_by_the_package() -> None:
 
 
 @pytest.mark.gpu
-def test_a_model_on_a_gpu_is_checked_there() -> None:
-    case = FAULTS["padding forgotten"]
+@pytest.mark.parametrize("case", FAULTS.values(), ids=FAULTS)
+def test_on_a_gpu_a_fault_is_found_where_it_is(case: Case) -> None:
+    batch = {key: value.cuda() for key, value in case.batch().items()}
+    found = {result.name: result.module for result in check(case.build().cuda(), batch, **case.options).leaks}
+    assert found[case.check] == case.module
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("case", RIGHT.values(), ids=RIGHT)
+def test_on_a_gpu_a_right_model_passes(case: Case) -> None:
     batch = {key: value.cuda() for key, value in case.batch().items()}
     for dtype in (None, torch.float32):
-        assert check(case.build().cuda(), batch, **case.options, dtype=dtype)["padding content"].module == case.module
-        assert_no_leaks(Encoder().cuda(), batch, causal=False, dtype=dtype)
+        assert_no_leaks(case.build().cuda(), batch, **case.options, dtype=dtype)
 
 
 def test_functions_set_on_a_model_run_on_the_copy() -> None:

@@ -743,6 +743,7 @@ def test_a_gpu_is_handed_over_to_flex_attention(cuda: Cuda) -> None:
 
 
 @pytest.mark.gpu
+@pytest.mark.filterwarnings("ignore:.torch.jit.script_method. is deprecated:DeprecationWarning")  # by torch.compile itself
 def test_a_gpu_computes_and_trains() -> None:
     parts = [x.to("cuda", torch.float32).requires_grad_() for x in inputs((B, H, 256, 32), (B, H, 256, 32), (B, H, 256, 32))]
     slopes = mods.alibi_slopes(H, device="cuda")

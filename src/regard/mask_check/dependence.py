@@ -200,6 +200,7 @@ def dependence(module: Module, sequence: str, row: int, tensor: str | None = Non
         else:
             gap = gap.movedim(position - (batch < position), 0)
             columns.append(gap.reshape(len(gap), -1).amax(1))
-    matrix = torch.stack(columns, 1) > module.limit(name)
+    # The positions are counted on the CPU, as all that describes the inputs.
+    matrix = (torch.stack(columns, 1) > module.limit(name)).cpu()
     own = position is not None and layout[position].label == sequence
     return Dependence(matrix, module.batch.positions[sequence][row], own)

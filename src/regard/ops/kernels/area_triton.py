@@ -31,7 +31,7 @@ import contextlib
 import importlib.util
 import math
 import os
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -39,7 +39,7 @@ from torch import Tensor
 from regard.errors import ShapeError
 from regard.ops.kernels.area_triton_backward import memory_kernel, query_kernel
 from regard.ops.kernels.area_triton_forward import Plan, encode, forward_kernel
-from regard.ops.nonfinite import finite_rows
+from regard.ops.kernels.area_triton_rows import clean_kernel, delta_kernel
 
 MAX_ITEMS = 16  # items of the largest area: each size is unrolled in the kernel
 MAX_HEAD = 128  # beyond it a tile of queries exceeds registers and shared memory
@@ -166,21 +166,19 @@ def area_attention_triton(
         ...     context, lse = area_attention_triton(query, key, key, max_area=2, scale=1.0)  # lse: log(5), of five areas
     """
     _check(query, key, value, max_area, grid)
-    out = value.new_zeros(*query.shape[:3], value.shape[-1])
-    lse = query.new_full(query.shape[:3], -torch.inf, dtype=torch.float32)
-    if min(out.numel(), key.shape[2]) == 0:
+    if min(query.shape[:3].numel() * value.shape[-1], key.shape[2]) == 0:
+        out, lse = value.new_zeros(*query.shape[:3], value.shape[-1]), query.new_full(query.shape[:3], -torch.inf, dtype=torch.float32)
         return out, lse
-    hides = mask is not None or causal
-    query_taint = key_taint = lse  # never read
-    if hides:
-        query_taint, key_taint = _taint(finite_rows(query)), _taint(finite_rows(key) & finite_rows(value))
-        key, value = _finite(key), _finite(value)
+    out = value.new_empty(*query.shape[:3], value.shape[-1])
+    lse = taint = query.new_empty(query.shape[:3], dtype=torch.float32)
     query, key, value = (_rows(x) for x in (query, key, value))
+    if mask is not None or causal:
+        value, taint = _clean(value)
     area, room = _areas(key, max_area, grid)
     cut = tiles("forward", query.shape[2], area, _row_bytes(key, value))
     plan = _plan(cut, area, query, value, masked=mask is not None, causal=causal)
     mask = _mask(mask, query, key)
-    tensors = (query, key, value, mask, query_taint, key_taint, out, lse)
+    tensors = (query, key, value, mask, taint, out, lse)
     strides = tuple(x.stride()[:3] for x in (query, key, value))
     programs = query.shape[0] * query.shape[1] * -(-query.shape[2] // plan.rows)
     with _on(query):
@@ -233,16 +231,13 @@ def area_attention_triton_backward(
         ...     dq, dk, dv = area_attention_triton_backward(context, query, key, key, context, lse, max_area=2, scale=1.0)
     """
     _check(query, key, value, max_area, grid)
-    dq, dk, dv = (torch.zeros_like(x, memory_format=torch.contiguous_format) for x in (query, key, value))
     if min(out.numel(), key.shape[2]) == 0:
-        return dq, dk, dv
-    delta = (grad.float() * out.float()).sum(-1)
-    if mask is not None or causal:
-        # Zero weights do not stop a NaN in a product: such rows are zeroed, and the log-sum-exp passes the NaN to its queries.
-        bad = ~(finite_rows(grad) & (delta.abs() < torch.inf))
-        lse, delta = lse.masked_fill(bad, torch.nan), delta.masked_fill(bad, 0.0)
-        grad, query, key, value = (_finite(x) for x in (grad, query, key, value))
+        return torch.zeros_like(query), torch.zeros_like(key), torch.zeros_like(value)
+    dq, dk, dv = (torch.empty_like(x, memory_format=torch.contiguous_format) for x in (query, key, value))
     grad, query, key, value = (_rows(x) for x in (grad, query, key, value))
+    grad, lse, delta = _deltas(grad, out, lse, hides=mask is not None or causal)
+    if mask is not None or causal:
+        query, key = _clean(query)[0], _clean(key)[0]
     area, room = _areas(key, max_area, grid)
     cuts = [tiles(kernel, query.shape[2], area, _row_bytes(key, value)) for kernel in ("query", "memory")]
     plans = [_plan(cut, area, query, value, masked=mask is not None, causal=causal) for cut in cuts]
@@ -277,10 +272,9 @@ def _areas(key: Tensor, max_area: int | tuple[int, int], grid: tuple[int, int] |
 
 def _plan(cut: Tiles, area: tuple[int, int], query: Tensor, value: Tensor, *, masked: bool, causal: bool) -> Plan:
     head, width = query.shape[-1], value.shape[-1]
-    padded = (max(16, 1 << (size - 1).bit_length()) for size in (head, width))
     # Three tf32 products are about as exact as one in float32, which would not use the tensor cores. One, if torch's setting allows it.
     precision = "tf32x3" if torch.get_float32_matmul_precision() == "highest" else "tf32"
-    return Plan(*cut[:4], *area, head, next(padded), width, next(padded), masked, causal, precision)
+    return Plan(*cut[:4], *area, head, _padded(head), width, _padded(width), masked, causal, precision)
 
 
 def _row_bytes(key: Tensor, value: Tensor) -> int:
@@ -303,14 +297,35 @@ def _rows(x: Tensor) -> Tensor:
     return x if x.stride(-1) == 1 else x.contiguous()
 
 
-def _taint(finite: Tensor) -> Tensor:
-    """Return contiguous float32, 0 for finite and NaN for other values."""
-    return torch.zeros(finite.shape, device=finite.device).masked_fill_(~finite, torch.nan)
+def _clean(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Return a copy (B, H, N, D) without gaps, rows that are not finite as zeros, and (B, H, N), 0, or NaN for such a row."""
+    clean, taint = torch.empty_like(x, memory_format=torch.contiguous_format), x.new_empty(x.shape[:3], dtype=torch.float32)
+    if taint.numel():
+        _by_rows(clean_kernel, (x, clean, taint))
+    return clean, taint
 
 
-def _finite(x: Tensor) -> Tensor:
-    """Return x with non-finite rows set to zero."""
-    return x.masked_fill(~finite_rows(x).unsqueeze(-1), 0.0)
+def _deltas(grad: Tensor, out: Tensor, lse: Tensor, *, hides: bool) -> tuple[Tensor, Tensor, Tensor]:
+    """Return gradient and log-sum-exp, clean and with NaN if something is hidden, see `delta_kernel`, and delta (B, H, T)."""
+    delta, clean, told = torch.empty_like(lse), grad, lse
+    if hides:
+        clean, told = torch.empty_like(out), torch.empty_like(lse)
+    _by_rows(delta_kernel, (grad, out, lse, delta, clean, told), HIDES=hides)
+    return clean, told, delta
+
+
+def _by_rows(kernel: Any, tensors: tuple[Tensor, ...], **more: bool) -> None:
+    """Launch a kernel over the rows of the first tensor, (B, H, N, D)."""
+    x = tensors[0]
+    count, padded = x.shape[:3].numel(), _padded(x.shape[-1])
+    coded = tuple(encode(number) for number in (x.shape[1], x.shape[2], count))
+    rows = 4096 // padded
+    with _on(x):
+        kernel[(-(-count // rows),)](tensors, x.stride()[:3], coded, SIZE=x.shape[-1], PADDED=padded, ROWS=rows, **more)
+
+
+def _padded(size: int) -> int:
+    return max(16, 1 << (size - 1).bit_length())
 
 
 def _on(x: Tensor) -> contextlib.AbstractContextManager[object]:

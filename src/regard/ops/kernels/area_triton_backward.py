@@ -1,5 +1,5 @@
 # ruff: noqa: RUF005 (the compiler of kernels knows no unpacking into a tuple)
-# pyright: reportInvalidTypeForm=false, reportGeneralTypeIssues=false, reportAttributeAccessIssue=false, reportMissingParameterType=false
+# pyright: reportInvalidTypeForm=false, reportGeneralTypeIssues=false, reportAttributeAccessIssue=false, reportMissingParameterType=false, reportArgumentType=false
 # The kernels below are a language of their own, read by its compiler: a tuple changes its length as a loop is unrolled.
 """The device side of area attention on CUDA: the backward pass, one kernel for the queries, one for keys and values.
 
@@ -14,8 +14,10 @@ from regard.ops.kernels.area_triton_forward import (
     blocks_seen,
     decode,
     enter,
+    full_blocks,
     jit,
     locate,
+    locate_inside,
     may_attend,
     read_rows,
     tl,
@@ -26,17 +28,18 @@ from regard.ops.kernels.area_triton_forward import (
 
 
 @jit
-def item_tiles(left, right, lse, allowed, scale, P: tl.constexpr):
+def item_tiles(left, right, lse, allowed, scale, EDGE: tl.constexpr, P: tl.constexpr):
     """Return the tiles log2 of (item weight) and dW of one place of the blocks.
 
-    left: tiles of queries and of their gradients, right: of keys and values, or the other way round for tiles (blocks, rows); lse and
-    scale: in base 2.
+    left: tiles of queries and of their gradients, right: of keys and values; lse and scale: in base 2; EDGE: whether `allowed` counts.
     """
     e = tl.dot(left[0], tl.trans(right[0]), input_precision=P.precision) * scale - lse
     dw = tl.dot(left[1], tl.trans(right[1]), input_precision=P.precision)
-    if P.masked or P.causal:  # a masked product may be infinite, and 0 * inf is NaN
-        dw = tl.where(allowed, dw, 0.0)
-    return tl.where(allowed, e, float("-inf")), dw
+    if EDGE:
+        e = tl.where(allowed, e, float("-inf"))
+        if P.masked or P.causal:  # a masked product may be infinite, and 0 * inf is NaN
+            dw = tl.where(allowed, dw, 0.0)
+    return e, dw
 
 
 @jit
@@ -44,15 +47,15 @@ def window_gradients(scores, dw, delta, START: tl.constexpr, ACROSS: tl.constexp
     """Return the weights P_s and the score gradients dA_s / s of the windows that start at the tile START, spread over their items."""
     AREA_HIGH: tl.constexpr = P.area_high
     AREA_WIDE: tl.constexpr = P.area_wide
-    sums = window_sums(scores, START, ACROSS, P)
-    dp = window_sums(dw, START, ACROSS, P)
+    sums = window_sums(scores, 0.0, START, ACROSS, P)
+    dp = window_sums(dw, delta, START, ACROSS, P)
     weights = ()
     gradients = ()
     for h in tl.static_range(AREA_HIGH):
         for c in tl.static_range(AREA_WIDE):
             p = tl.exp2(sums[h * AREA_WIDE + c] * (1.0 / ((h + 1) * (c + 1))))
             weights = weights + (p,)
-            gradients = gradients + (p * (dp[h * AREA_WIDE + c] - delta) * (1.0 / ((h + 1) * (c + 1))),)
+            gradients = gradients + (p * dp[h * AREA_WIDE + c] * (1.0 / ((h + 1) * (c + 1))),)
     return to_items(weights, P), to_items(gradients, P)
 
 
@@ -72,6 +75,33 @@ def read_queries(query, tensors, strides, sizes, row, group, P: tl.constexpr):
 
 
 @jit
+def query_step(tiles, row, begin, dq, pointers, strides, sizes, scale, EDGE: tl.constexpr, P: tl.constexpr):
+    """Add what a tile of blocks gives to dQ; tiles: of queries, gradients, (rows, 1) log-sum-exp and delta; others as `forward_step`."""
+    base2 = scale * 1.4426950408889634
+    ACROSS: tl.constexpr = P.wide + P.area_wide - 1
+    TILES: tl.constexpr = ACROSS * (P.high + P.area_high - 1)
+    BACK: tl.constexpr = (P.area_high - 1) * ACROSS + P.area_wide - 1  # from a window's last tile to its first
+    block = begin + tl.arange(0, P.blocks)
+    scores, dw, shares = (), (), ()
+    # In raster order a window is worked on as soon as its last item is there, so that few tiles are alive at a time.
+    for i in tl.static_range(TILES):
+        item, inside = locate_inside(block, i // ACROSS, i % ACROSS, sizes, EDGE, P)
+        k = read_rows(pointers[0], strides[1][2], item, inside, P.key_size, P.key_padded)
+        v = read_rows(pointers[1], strides[2][2], item, inside, P.value_size, P.value_padded)
+        allowed = may_attend(row[:, None], item[None, :], inside[None, :], pointers[2], sizes, P)
+        e, d = item_tiles(tiles[:2], (k, v), tiles[2], allowed, base2, EDGE, P)
+        scores, dw, shares = scores + (e,), dw + (d,), shares + (tl.full(e.shape, 0.0, tl.float32),)
+        if i // ACROSS >= P.area_high - 1 and i % ACROSS >= P.area_wide - 1:
+            _, gradients = window_gradients(scores, dw, tiles[3], i - BACK, ACROSS, P)
+            shares = add_window(shares, gradients, i - BACK, ACROSS, P)
+    for i in tl.static_range(TILES):
+        item, inside = locate_inside(block, i // ACROSS, i % ACROSS, sizes, EDGE, P)
+        k = read_rows(pointers[0], strides[1][2], item, inside, P.key_size, P.key_padded)
+        dq = tl.dot(shares[i].to(k.dtype), k, dq, input_precision=P.precision)
+    return dq
+
+
+@jit
 def query_kernel(tensors, strides, coded, scale, P: tl.constexpr):
     """Compute dQ of one tile of queries.
 
@@ -85,29 +115,17 @@ def query_kernel(tensors, strides, coded, scale, P: tl.constexpr):
     first = (tl.program_id(0) % tiles) * P.rows
     row = first + tl.arange(0, P.rows)
     q, grad, lse, delta = read_queries(query, tensors, strides, sizes, row, group, P)
-    base2 = scale * 1.4426950408889634
-    ACROSS: tl.constexpr = P.wide + P.area_wide - 1
-    TILES: tl.constexpr = ACROSS * (P.high + P.area_high - 1)
-    BACK: tl.constexpr = (P.area_high - 1) * ACROSS + P.area_wide - 1  # from a window's last tile to its first
+    tiles = q, grad, lse[:, None], delta[:, None]
+    pointers = key, value, mask
     dq = tl.full((P.rows, P.key_padded), 0.0, tl.float32)
-    for begin in range(0, blocks_seen(first, sizes, P), P.blocks):
-        block = begin + tl.arange(0, P.blocks)
-        scores, dw, shares = (), (), ()
-        # In raster order a window is worked on as soon as its last item is there, so that few tiles are alive at a time.
-        for i in tl.static_range(TILES):
-            item, inside = locate(block, i // ACROSS, i % ACROSS, sizes, P)
-            k = read_rows(key, strides[1][2], item, inside, P.key_size, P.key_padded)
-            v = read_rows(value, strides[2][2], item, inside, P.value_size, P.value_padded)
-            allowed = may_attend(row[:, None], item[None, :], inside[None, :], mask, sizes, P)
-            e, d = item_tiles((q, grad), (k, v), lse[:, None], allowed, base2, P)
-            scores, dw, shares = scores + (e,), dw + (d,), shares + (tl.full(e.shape, 0.0, tl.float32),)
-            if i // ACROSS >= P.area_high - 1 and i % ACROSS >= P.area_wide - 1:
-                _, gradients = window_gradients(scores, dw, delta[:, None], i - BACK, ACROSS, P)
-                shares = add_window(shares, gradients, i - BACK, ACROSS, P)
-        for i in tl.static_range(TILES):
-            item, inside = locate(block, i // ACROSS, i % ACROSS, sizes, P)
-            k = read_rows(key, strides[1][2], item, inside, P.key_size, P.key_padded)
-            dq = tl.dot(shares[i].to(k.dtype), k, dq, input_precision=P.precision)
+    until = blocks_seen(first, sizes, P)
+    start = 0
+    if not P.masked and P.high * P.area_high == 1:
+        start = full_blocks(first, sizes, P)
+        for begin in range(0, start, P.blocks):
+            dq = query_step(tiles, row, begin, dq, pointers, strides, sizes, scale, False, P)
+    for begin in range(start, until, P.blocks):
+        dq = query_step(tiles, row, begin, dq, pointers, strides, sizes, scale, True, P)
     write_rows(tensors[7], group.to(tl.int64) * sizes[1] + row, row < sizes[1], dq * scale, P.key_size, P.key_padded)
 
 
@@ -122,6 +140,53 @@ def first_row(begin, sizes, P: tl.constexpr):
             item += (begin % across) * P.wide
         row = tl.maximum(item - (sizes[2] - sizes[1]), 0) // P.rows * P.rows
     return row
+
+
+@jit
+def first_full_row(begin, row, sizes, P: tl.constexpr):
+    """Return the first tile of queries from `row` on that sees all that a tile of blocks needs, T or more if none does."""
+    last = (begin + P.blocks) * P.wide + P.area_wide - 2
+    full = row
+    if P.causal:
+        full = tl.maximum(row, tl.cdiv(tl.maximum(last - (sizes[2] - sizes[1]), 0), P.rows) * P.rows)
+    whole = (begin * P.wide >= P.area_wide - 1) & (last < sizes[2]) & (sizes[3] == 1)
+    return tl.where(whole, full, sizes[1])
+
+
+@jit
+def memory_step(query, mask, block, first, group, sums, memory, tensors, strides, sizes, scale, EDGE: tl.constexpr, P: tl.constexpr):
+    """Add what a tile of queries gives to dK and dV of a tile of blocks: `sums`, (D, blocks) for each place, then (Dv, blocks)."""
+    HIGH: tl.constexpr = P.high
+    WIDE: tl.constexpr = P.wide
+    UP: tl.constexpr = P.area_high - 1
+    BEFORE: tl.constexpr = P.area_wide - 1
+    ACROSS: tl.constexpr = WIDE + 2 * BEFORE
+    row = first + tl.arange(0, P.rows)
+    q, grad, lse, delta = read_queries(query, tensors, strides, sizes, row, group, P)
+    base2 = scale * 1.4426950408889634
+    scores, dw, shares, weights = (), (), (), ()
+    for i in tl.static_range(ACROSS * (HIGH + 2 * UP)):
+        item, inside = locate(block, i // ACROSS - UP, i % ACROSS - BEFORE, sizes, P)
+        allowed = may_attend(row[:, None], item[None, :], inside[None, :], mask, sizes, P)
+        e, d = item_tiles((q, grad), (memory[0][i], memory[1][i]), lse[:, None], allowed, base2, EDGE, P)
+        nothing = tl.full(e.shape, 0.0, tl.float32)
+        scores, dw, shares, weights = scores + (e,), dw + (d,), shares + (nothing,), weights + (nothing,)
+        if i // ACROSS >= UP and i % ACROSS >= BEFORE:
+            p, gradients = window_gradients(scores, dw, delta[:, None], i - UP * ACROSS - BEFORE, ACROSS, P)
+            shares = add_window(shares, gradients, i - UP * ACROSS - BEFORE, ACROSS, P)
+            weights = add_window(weights, p, i - UP * ACROSS - BEFORE, ACROSS, P)
+    of_keys, of_values = (), ()
+    for i in tl.static_range(HIGH * WIDE):
+        share = shares[(i // WIDE + UP) * ACROSS + i % WIDE + BEFORE]
+        weight = weights[(i // WIDE + UP) * ACROSS + i % WIDE + BEFORE]
+        if EDGE and (P.masked or P.causal):  # exactly 0 also where the row's log-sum-exp is NaN
+            item, inside = locate(block, i // WIDE, i % WIDE, sizes, P)
+            allowed = may_attend(row[:, None], item[None, :], inside[None, :], mask, sizes, P)
+            share, weight = tl.where(allowed, share, 0.0), tl.where(allowed, weight, 0.0)
+        # Transposed: a product of the tensor cores has at least 64 rows, and a tile 16 blocks.
+        of_keys = of_keys + (tl.dot(tl.trans(q), share.to(q.dtype), sums[i], input_precision=P.precision),)
+        of_values = of_values + (tl.dot(tl.trans(grad), weight.to(q.dtype), sums[HIGH * WIDE + i], input_precision=P.precision),)
+    return of_keys + of_values
 
 
 @jit
@@ -143,41 +208,27 @@ def memory_kernel(tensors, strides, coded, scale, P: tl.constexpr):
     UP: tl.constexpr = P.area_high - 1
     BEFORE: tl.constexpr = P.area_wide - 1
     ACROSS: tl.constexpr = WIDE + 2 * BEFORE
-    TILES: tl.constexpr = ACROSS * (HIGH + 2 * UP)
-    dk, dv = (), ()
+    sums, keys, values = (), (), ()
     for _ in tl.static_range(HIGH * WIDE):
-        dk = dk + (tl.full((P.blocks, P.key_padded), 0.0, tl.float32),)
-        dv = dv + (tl.full((P.blocks, P.value_padded), 0.0, tl.float32),)
-    for first in tl.range(first_row(begin, sizes, P), sizes[1], P.rows, disable_licm=True):
-        row = first + tl.arange(0, P.rows)
-        q, grad, lse, delta = read_queries(query, tensors, strides, sizes, row, group, P)
-        base2 = scale * 1.4426950408889634
-        scores, dw, shares, weights = (), (), (), ()
-        for i in tl.static_range(TILES):
-            item, inside = locate(block, i // ACROSS - UP, i % ACROSS - BEFORE, sizes, P)
-            k = read_rows(key, strides[1][2], item, inside, P.key_size, P.key_padded)
-            v = read_rows(value, strides[2][2], item, inside, P.value_size, P.value_padded)
-            allowed = may_attend(row[None, :], item[:, None], inside[:, None], mask, sizes, P)
-            e, d = item_tiles((k, v), (q, grad), lse[None, :], allowed, base2, P)
-            nothing = tl.full(e.shape, 0.0, tl.float32)
-            scores, dw, shares, weights = scores + (e,), dw + (d,), shares + (nothing,), weights + (nothing,)
-            if i // ACROSS >= UP and i % ACROSS >= BEFORE:
-                p, gradients = window_gradients(scores, dw, delta[None, :], i - UP * ACROSS - BEFORE, ACROSS, P)
-                shares = add_window(shares, gradients, i - UP * ACROSS - BEFORE, ACROSS, P)
-                weights = add_window(weights, p, i - UP * ACROSS - BEFORE, ACROSS, P)
-        new_dk, new_dv = (), ()
-        for i in tl.static_range(HIGH * WIDE):
-            share = shares[(i // WIDE + UP) * ACROSS + i % WIDE + BEFORE]
-            weight = weights[(i // WIDE + UP) * ACROSS + i % WIDE + BEFORE]
-            if P.masked or P.causal:  # exactly 0 also where the row's log-sum-exp is NaN
-                item, inside = locate(block, i // WIDE, i % WIDE, sizes, P)
-                allowed = may_attend(row[None, :], item[:, None], inside[:, None], mask, sizes, P)
-                share, weight = tl.where(allowed, share, 0.0), tl.where(allowed, weight, 0.0)
-            new_dk = new_dk + (tl.dot(share.to(q.dtype), q, dk[i], input_precision=P.precision),)
-            new_dv = new_dv + (tl.dot(weight.to(q.dtype), grad, dv[i], input_precision=P.precision),)
-        dk, dv = new_dk, new_dv
+        sums = sums + (tl.full((P.key_padded, P.blocks), 0.0, tl.float32),)
+    for _ in tl.static_range(HIGH * WIDE):
+        sums = sums + (tl.full((P.value_padded, P.blocks), 0.0, tl.float32),)
+    for i in tl.static_range(ACROSS * (HIGH + 2 * UP)):
+        item, inside = locate(block, i // ACROSS - UP, i % ACROSS - BEFORE, sizes, P)
+        keys = keys + (read_rows(key, strides[1][2], item, inside, P.key_size, P.key_padded),)
+        values = values + (read_rows(value, strides[2][2], item, inside, P.value_size, P.value_padded),)
+    row = first_row(begin, sizes, P)
+    if not P.masked and HIGH * P.area_high == 1:
+        full = first_full_row(begin, row, sizes, P)
+        for first in tl.range(full, sizes[1], P.rows, disable_licm=True):
+            sums = memory_step(query, mask, block, first, group, sums, (keys, values), tensors, strides, sizes, scale, False, P)
+        for first in tl.range(row, tl.minimum(full, sizes[1]), P.rows, disable_licm=True):
+            sums = memory_step(query, mask, block, first, group, sums, (keys, values), tensors, strides, sizes, scale, True, P)
+    else:
+        for first in tl.range(row, sizes[1], P.rows, disable_licm=True):
+            sums = memory_step(query, mask, block, first, group, sums, (keys, values), tensors, strides, sizes, scale, True, P)
     for i in tl.static_range(HIGH * WIDE):
         item, inside = locate(block, i // WIDE, i % WIDE, sizes, P)
         rows = group.to(tl.int64) * sizes[2] + item
-        write_rows(tensors[7], rows, inside, dk[i] * scale, P.key_size, P.key_padded)
-        write_rows(tensors[8], rows, inside, dv[i], P.value_size, P.value_padded)
+        write_rows(tensors[7], rows, inside, tl.trans(sums[i]) * scale, P.key_size, P.key_padded)
+        write_rows(tensors[8], rows, inside, tl.trans(sums[HIGH * WIDE + i]), P.value_size, P.value_padded)

@@ -104,6 +104,16 @@ def locate(block, y, x, sizes, P: tl.constexpr):
 
 
 @jit
+def locate_inside(block, y, x, sizes, EDGE: tl.constexpr, P: tl.constexpr):
+    """Do as `locate`; without EDGE for blocks of a sequence that are inside the memory as a whole."""
+    if EDGE:
+        item, inside = locate(block, y, x, sizes, P)
+    else:
+        item, inside = block * P.wide + x, tl.full(block.shape, True, tl.int1)
+    return item, inside
+
+
+@jit
 def read_rows(pointer, stride, index, inside, SIZE: tl.constexpr, PADDED: tl.constexpr):
     """Read (rows, PADDED) with zeros outside."""
     column = tl.arange(0, PADDED)
@@ -151,8 +161,18 @@ def blocks_seen(first, sizes, P: tl.constexpr):
 
 
 @jit
-def window_sums(tiles, START: tl.constexpr, ACROSS: tl.constexpr, P: tl.constexpr):
-    """Return the sums over the windows that start at the tile START, ordered by height, then width."""
+def full_blocks(first, sizes, P: tl.constexpr):
+    """Return how many blocks, from the first on, with all that follows of their windows, the queries from `first` on see as a whole."""
+    items = sizes[2]
+    if P.causal:
+        items = tl.minimum(items, first + 1 + sizes[2] - sizes[1])
+    steps = tl.maximum(items - (P.area_wide - 1), 0) // (P.wide * P.blocks)
+    return tl.where(sizes[3] == 1, steps * P.blocks, 0)
+
+
+@jit
+def window_sums(tiles, less, START: tl.constexpr, ACROSS: tl.constexpr, P: tl.constexpr):
+    """Return the sums over the windows that start at the tile START minus `less`, ordered by height, then width."""
     AREA_HIGH: tl.constexpr = P.area_high
     AREA_WIDE: tl.constexpr = P.area_wide
     band = tiles[START : START + AREA_WIDE]
@@ -163,7 +183,7 @@ def window_sums(tiles, START: tl.constexpr, ACROSS: tl.constexpr, P: tl.constexp
             for c in tl.static_range(AREA_WIDE):
                 longer = longer + (band[c] + tiles[START + h * ACROSS + c],)
             band = longer
-        run = band[0]
+        run = band[0] - less
         sums = sums + (run,)
         for c in tl.static_range(1, AREA_WIDE):
             run = run + band[c]
@@ -220,7 +240,7 @@ def window_weights(scores, P: tl.constexpr):
     for _ in tl.static_range(ACROSS * (HIGH + AREA_HIGH - 1)):
         weights = weights + (tl.full(scores[0].shape, 0.0, tl.float32),)
     for start in tl.static_range(HIGH * WIDE):
-        sums = window_sums(scores, (start // WIDE) * ACROSS + start % WIDE, ACROSS, P)
+        sums = window_sums(scores, 0.0, (start // WIDE) * ACROSS + start % WIDE, ACROSS, P)
         windows = ()
         for h in tl.static_range(AREA_HIGH):
             for c in tl.static_range(AREA_WIDE):
@@ -232,11 +252,54 @@ def window_weights(scores, P: tl.constexpr):
 
 
 @jit
+def forward_step(q, row, begin, state, pointers, strides, sizes, scale, EDGE: tl.constexpr, P: tl.constexpr):
+    """Attend to a tile of blocks.
+
+    state: the queries' highest scores, sums of weights and contexts up to now, which are returned with those of the tile; pointers: to
+    keys, values, mask and taint of a head; EDGE: whether something may be hidden or outside of the memory.
+    """
+    top, total, out = state
+    ACROSS: tl.constexpr = P.wide + P.area_wide - 1
+    TILES: tl.constexpr = ACROSS * (P.high + P.area_high - 1)
+    block = begin + tl.arange(0, P.blocks)
+    scores = ()
+    for i in tl.static_range(TILES):
+        item, inside = locate_inside(block, i // ACROSS, i % ACROSS, sizes, EDGE, P)
+        k = read_rows(pointers[0], strides[1][2], item, inside, P.key_size, P.key_padded)
+        e = tl.dot(q, tl.trans(k), input_precision=P.precision) * scale
+        if P.masked or P.causal:  # before the mask, so that only those who may attend the item see its taint
+            e += tl.load(pointers[3] + item, mask=inside, other=0.0)[None, :]
+            e += e * 0.0  # NaN for infinity
+        if EDGE:
+            allowed = may_attend(row[:, None], item[None, :], inside[None, :], pointers[2], sizes, P)
+            e = tl.where(allowed, e, float("-inf"))
+        scores = scores + (e,)
+    largest = scores[0]
+    for i in tl.static_range(1, TILES):
+        largest = tl.maximum(largest, scores[i])
+    # No mean is above its largest item. Subtracted from the items, not from the means: what matters is then small and exact.
+    new = tl.maximum(top, tl.max(largest, 1))
+    safe = tl.where(new == float("-inf"), 0.0, new)
+    moved = ()
+    for i in tl.static_range(TILES):
+        moved = moved + (scores[i] - safe[:, None],)
+    weights, tile_total = window_weights(moved, P)
+    shrink = tl.exp2(top - safe)
+    total = total * shrink + tl.sum(tile_total, 1)
+    out = out * shrink[:, None]
+    for i in tl.static_range(TILES):
+        item, inside = locate_inside(block, i // ACROSS, i % ACROSS, sizes, EDGE, P)
+        v = read_rows(pointers[1], strides[2][2], item, inside, P.value_size, P.value_padded)
+        out = tl.dot(weights[i].to(v.dtype), v, out, input_precision=P.precision)
+    return new, total, out
+
+
+@jit
 def forward_kernel(tensors, strides, coded, scale, P: tl.constexpr):
     """Compute context and log-sum-exp of one tile of queries.
 
-    tensors: query, key, value, mask, query_taint (B, H, T), key_taint (B, H, S), out (B, H, T, Dv), lse (B, H, T); the last four without
-    gaps. A taint is 0 or NaN. scale: of the products, times log2(e).
+    tensors: query, key, value, mask, taint (B, H, S), out (B, H, T, Dv), lse (B, H, T); the last three without gaps. A taint is 0, or NaN
+    for an item whose value was not finite. scale: of the products, times log2(e).
     """
     sizes = decode(coded)
     tiles = tl.cdiv(sizes[1], P.rows)
@@ -246,47 +309,25 @@ def forward_kernel(tensors, strides, coded, scale, P: tl.constexpr):
     row = first + tl.arange(0, P.rows)
     real = row < sizes[1]
     q = read_rows(query, strides[0][2], row, real, P.key_size, P.key_padded)
-    ACROSS: tl.constexpr = P.wide + P.area_wide - 1
-    TILES: tl.constexpr = ACROSS * (P.high + P.area_high - 1)
+    pointers = key, value, mask, tensors[4] + group.to(tl.int64) * sizes[2]
     top = tl.full((P.rows,), float("-inf"), tl.float32)
     total = tl.full((P.rows,), 0.0, tl.float32)
     out = tl.full((P.rows, P.value_padded), 0.0, tl.float32)
-    for start in range(0, blocks_seen(first, sizes, P), P.blocks):
-        block = start + tl.arange(0, P.blocks)
-        scores = ()
-        for i in tl.static_range(TILES):
-            item, inside = locate(block, i // ACROSS, i % ACROSS, sizes, P)
-            k = read_rows(key, strides[1][2], item, inside, P.key_size, P.key_padded)
-            e = tl.dot(q, tl.trans(k), input_precision=P.precision) * scale
-            if P.masked or P.causal:  # before the mask, so that only those who may attend the item see its taint
-                e += tl.load(tensors[5] + group.to(tl.int64) * sizes[2] + item, mask=inside, other=0.0)[None, :]
-            allowed = may_attend(row[:, None], item[None, :], inside[None, :], mask, sizes, P)
-            scores = scores + (tl.where(allowed, e, float("-inf")),)
-        largest = scores[0]
-        for i in tl.static_range(1, TILES):
-            largest = tl.maximum(largest, scores[i])
-        # No mean is above its largest item. Subtracted from the items, not from the means: what matters is then small and exact.
-        new = tl.maximum(top, tl.max(largest, 1))
-        safe = tl.where(new == float("-inf"), 0.0, new)
-        moved = ()
-        for i in tl.static_range(TILES):
-            moved = moved + (scores[i] - safe[:, None],)
-        weights, tile_total = window_weights(moved, P)
-        shrink = tl.exp2(top - safe)
-        total = total * shrink + tl.sum(tile_total, 1)
-        out = out * shrink[:, None]
-        for i in tl.static_range(TILES):
-            item, inside = locate(block, i // ACROSS, i % ACROSS, sizes, P)
-            v = read_rows(value, strides[2][2], item, inside, P.value_size, P.value_padded)
-            out = tl.dot(weights[i].to(v.dtype), v, out, input_precision=P.precision)
-        top = new
+    until = blocks_seen(first, sizes, P)
+    start = 0
+    if not P.masked and P.high * P.area_high == 1:  # where nothing is hidden, a fourth of the instructions is saved
+        start = full_blocks(first, sizes, P)
+        for begin in range(0, start, P.blocks):
+            top, total, out = forward_step(q, row, begin, (top, total, out), pointers, strides, sizes, scale, False, P)
+    for begin in range(start, until, P.blocks):
+        top, total, out = forward_step(q, row, begin, (top, total, out), pointers, strides, sizes, scale, True, P)
     rows = group.to(tl.int64) * sizes[1] + row
     lse = (top + tl.log2(total)) * 0.6931471805599453
     out = out / total[:, None]
     if P.masked or P.causal:  # a query that sees nothing, whatever it holds, gets zeros
-        taint = tl.load(tensors[4] + rows, mask=real, other=0.0)
+        taint = tl.sum(q.to(tl.float32) * 0.0, 1)
         empty = top == float("-inf")
         lse = tl.where(empty, float("-inf"), lse + taint)
         out = tl.where(empty[:, None], 0.0, out + taint[:, None])
-    write_rows(tensors[6], rows, real, out, P.value_size, P.value_padded)
-    tl.store(tensors[7] + rows, lse, mask=real)
+    write_rows(tensors[5], rows, real, out, P.value_size, P.value_padded)
+    tl.store(tensors[6] + rows, lse, mask=real)
