@@ -6,6 +6,7 @@ import csv
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -151,6 +152,93 @@ def test_other_settings_do_not_mix_with_what_is_there(finished: tuple[StudyConfi
         run_study(other, folder, beside=tmp_path)
     more = study.model_copy(update={"variants": {**study.variants, "more": study.variants["none"]}})
     check_study(more, folder, beside=tmp_path)
+
+
+def with_test_of(study: StudyConfig, folder: Path, *, lines: int) -> StudyConfig:
+    """Return the study with the first lines of its test set."""
+    folder.mkdir(exist_ok=True)
+    test = dict(study.data["letters"].test)
+    for key in ("source", "target", "links"):
+        (folder / key).write_text("".join(Path(test[key]).read_text().splitlines(keepends=True)[:lines]))
+        test[key] = str(folder / key)
+    return study.model_copy(update={"data": {"letters": study.data["letters"].model_copy(update={"test": test})}})
+
+
+def counted_items(folder: Path) -> list[int]:
+    return [len(json.loads(path.read_text())["counts"]) for path in sorted((folder / "results").glob("*.json"))]
+
+
+def test_a_changed_test_set_is_measured_again_from_the_weights(
+    finished: tuple[StudyConfig, Path], tmp_path: Path, messages: list[str], call: Callable[..., tuple[int, bytes, str]]
+) -> None:
+    study, folder = finished
+    shutil.copytree(folder, out := tmp_path / "out")
+    same = with_test_of(study, tmp_path / "same", lines=9)
+    assert run_study(same, out, beside=tmp_path, train=lambda command, log: pytest.fail("trained")) == 0
+    assert messages == []  # other paths, the same content
+    fewer = with_test_of(study, tmp_path / "fewer", lines=5)
+    weights = out / "runs" / "letters-none-1" / "model" / "model.safetensors"
+    before = weights.stat().st_mtime_ns
+    (tmp_path / "study.yaml").write_text(yaml.safe_dump(fewer.model_dump(mode="json"), sort_keys=False))
+    code, _, err = call("compare", tmp_path / "study.yaml", "--out", out, "--report")
+    assert code == 0
+    names = "letters-none-1, letters-additive-1, letters-none-2 and 1 more"
+    what = "data.letters.test: links, source, target have changed since"
+    assert f"{what} 4 finished runs were measured ({names}); without --report, the command measures again" in err
+    assert run_study(fewer, out, beside=tmp_path, train=train_here) == 0
+    again = f"data.letters.test: 4 finished runs measured again: links, source, target have changed since then; earlier results: {out}"
+    assert f"{again}/earlier_results" in messages
+    assert counted_items(out) == [5, 5, 5, 5]
+    assert weights.stat().st_mtime_ns == before
+    assert {row.figures["megabytes"] for row in build_report(fewer, out, samples=1).rows} == {123.0}
+    assert len(list((out / "earlier_results").glob("*.json"))) == 4
+    messages.clear()
+    assert run_study(fewer, out, beside=tmp_path) == 0
+    assert messages == []
+
+
+def test_a_changed_test_set_is_refused_without_the_weights(finished: tuple[StudyConfig, Path], tmp_path: Path, messages: list[str]) -> None:
+    study, folder = finished
+    shutil.copytree(folder, out := tmp_path / "out")
+    shutil.rmtree(out / "runs")
+    fewer = with_test_of(study, tmp_path / "fewer", lines=5)
+    where = r"its weights are not in .*letters-none-1; restore the test set, take another folder, or remove"
+    with pytest.raises(ConfigError, match=f"since the run letters-none-1 was measured, and {where}"):
+        run_study(fewer, out, beside=tmp_path)
+    assert counted_items(out) == [9, 9, 9, 9]
+    for path in (out / "results").glob("*.json"):  # as if kept before results named their test sets
+        path.write_text(json.dumps({name: value for name, value in json.loads(path.read_text()).items() if name != "tested"}))
+    assert run_study(fewer, out, beside=tmp_path) == 0
+    said = "letters-none-1, letters-additive-1, letters-none-2 and 1 more: kept; which test set was measured is unknown, and the weights"
+    assert [f"{said} are not there"] == messages
+
+
+def test_results_of_different_test_sets_make_no_report(finished: tuple[StudyConfig, Path], tmp_path: Path) -> None:
+    study, folder = finished
+    shutil.copytree(folder, out := tmp_path / "out")
+    changed = out / "results" / "letters-additive-2.json"
+    result = json.loads(changed.read_text())
+    assert set(result["tested"]) == {"source", "target", "links", "link_unit"}
+    changed.write_text(json.dumps({**result, "tested": {**result["tested"], "target": "0" * 64}}))
+    with pytest.raises(ConfigError, match=r"letters-additive-2 and letters-none-1 were measured on different test sets \(target\)"):
+        build_report(study, out, samples=1)
+    changed.write_text(json.dumps({**result, "tested": None}))
+    assert "Their results do not name the test set: letters-additive-2." in markdown(build_report(study, out, samples=1))
+
+
+def test_a_test_set_that_changes_during_a_study_fails_the_later_runs(tmp_path: Path, data: Path) -> None:
+    study = with_test_of(load_study(written(tmp_path, data)), tmp_path / "test", lines=5)
+
+    def changing(command: Sequence[str], log: Path) -> float | None:
+        if command[-1].endswith("additive-1"):
+            with (tmp_path / "test" / "source").open("a") as file:
+                file.write("a b\n")
+        return train_here(command, log)
+
+    with pytest.raises(TrainingError, match="1 of 2 runs failed: letters-additive-1"):
+        run_study(study, tmp_path / "out", beside=tmp_path, train=changing)
+    why = build_report(study, tmp_path / "out", samples=1).missing["letters-additive-1"]
+    assert why == "data.letters.test: source changed during the study, whose runs need one test set"
 
 
 def test_a_run_that_fails_stops_no_other_and_stands_in_the_report(tmp_path: Path, data: Path, messages: list[str]) -> None:

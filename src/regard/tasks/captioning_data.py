@@ -237,13 +237,13 @@ class CaptionText:
         self._kept = (folder / VOCABULARY).exists() and open_cache(self._folder, self._about()) is not None
         try:
             found = open_caption_sets(config, folder) if self._kept else None
-            images = None if found is None or data.features is not None else _listing(*found)
+            images = None if found is None or data.features is not None else caption_images_digest(*found)
         except (OSError, DataError):  # an image is not where it was: the files are read, which says so
             self._kept, found, images = False, None, None
         self.train, self.valid = found or self._read()
         self.digests = dict(self._files.digests)
         if data.features is None:
-            self.digests["images"] = images or _listing(self.train, self.valid)
+            self.digests["images"] = images or caption_images_digest(self.train, self.valid)
 
     def _read(self) -> tuple[CaptionSet, CaptionSet]:
         data = self._config.data
@@ -391,7 +391,16 @@ def _is_file(split: str | None) -> bool:
     return split is not None and Path(split).is_file()
 
 
-def _listing(*sets: CaptionSet) -> str:
+def caption_images_digest(*sets: CaptionSet) -> str:
+    """Return the sha256 of names and sizes of captioned images, to identify the sets without reading the images.
+
+    Raises:
+        OSError: an image is missing.
+
+    Example:
+        >>> caption_images_digest()[:8]
+        'e3b0c442'
+    """
     # Hash names and sizes, not pixels: images are read only once, when they are decoded.
     digest = hashlib.sha256()
     for examples in sets:
