@@ -40,6 +40,8 @@ COMMANDS: dict[str, tuple[str, list[str], list[str], dict[str, str]]] = {
     "entail": ("entailment", [], ["a dog\tan animal", "a cat\ta dog"], {"premise": "a dog", "hypothesis": "an animal"}),
     "caption": ("captioning", ["--list", "-", "--names"], [str(path) for path in IMAGES[:2]], {"image": str(IMAGES[0])}),
 }
+# Tasks and commands that answer lines.
+LISTED = [*((task, command) for command, (task, *_) in COMMANDS.items()), ("translation", "score"), ("translation", "align")]
 # From the start of a process; an answer afterwards takes a fraction of it.
 START_SECONDS = 120
 ANSWER_SECONDS = 20
@@ -158,6 +160,39 @@ def test_json_lines_keep_their_id(command: str, call: Callable[..., Any], monkey
 
 def nested(item: dict[str, Any]) -> bool:
     return any(isinstance(value, list | dict) for value in item.values())
+
+
+@pytest.mark.parametrize(
+    ("task", "command", "line", "code"),
+    [
+        *(
+            (task, command, line, code)
+            for task, command in LISTED
+            for line, code in (("{}", 1), ('{"text": 2}', 1), ('{"x": "\\ud800"', 1))
+        ),
+        ("translation", "translate", "", 0),
+        ("translation", "score", "no column", 1),
+        ("translation", "align", "a\tb\tc", 1),
+        ("lm", "score", "", 0),
+        ("lm", "generate", "", 0),
+        ("classification", "classify", "", 0),
+        ("entailment", "entail", "", 0),
+        ("entailment", "entail", "no column", 1),
+        ("entailment", "entail", "a\tb\tc", 1),
+        ("captioning", "caption", "no-such.png", 1),
+        ("captioning", "caption", "", 1),
+    ],
+)
+def test_a_line_that_cannot_be_read_has_an_empty_answer_and_ends_in_exit_code_1(
+    task: str, command: str, line: str, code: int, call: Callable[..., Any]
+) -> None:
+    more = ["--json-input"] if line.startswith("{") else ["--list", "-"] if command == "caption" else []
+    found, out, err = call(command, make.golden(VERSION, task) / "run", *more, stdin=f"{line}\n".encode())
+    assert found == code, err
+    assert out.count(b"\n") == 1
+    assert err.count("regard: error: ") == code
+    if code:
+        assert "error" in json.loads(out) if more == ["--json-input"] else out == b"\n"
 
 
 def test_a_slow_writer_sees_each_answer_before_its_next_line_and_a_reader_that_has_gone_ends_the_command() -> None:

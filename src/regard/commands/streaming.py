@@ -168,7 +168,7 @@ def answer_lines(
         chunks: lines, see `input_chunks`, or other items with one answer each.
         read: converts a line and its number (from 1) to an `InputItem`; see `text_reader`. An unreadable line gets an empty line, or an
             object with its "error".
-        work: returns the results of a chunk's items, in order; each has `to_json`.
+        work: returns the results of a chunk's items, in order; each has `to_json`, and `error` if its item turned out to be unreadable.
         show: prints warnings about a result to standard error, and returns it as text.
         json_lines: write JSON objects instead of text.
         total: expected number of answers; None: the number of lines, if standard input is a file.
@@ -215,6 +215,7 @@ def _answer_chunks(
                     write_text(dump_json(question.head) if json_lines else "")
                     continue
                 result = next(found)
+                bad += getattr(result, "error", None) is not None
                 text = show(number, result)
                 write_text(dump_json({**question.head, **result.to_json()}) if json_lines else text)
             sys.stdout.flush()
@@ -239,14 +240,11 @@ def _lines_waiting() -> int | None:
     return lines + (last != b"\n")
 
 
-def text_reader(
-    fields: tuple[str, ...] | None, plain: Callable[[int, str], Any] = lambda _, line: line, *, second: bool = False, breaks: bool = False
-) -> Callable[[int, str], InputItem]:
+def text_reader(fields: tuple[str, ...] | None, *, second: bool = False, breaks: bool = False) -> Callable[[int, str], InputItem]:
     """Return the line reader of a command, for `answer_lines`.
 
     Args:
         fields: JSON fields of the texts, one string or a tuple; None: lines are plain text.
-        plain: converts a plain line to an item.
         second: objects may have a second input, "second".
         breaks: keep line feeds inside a text of an object.
 
@@ -255,7 +253,7 @@ def text_reader(
         InputItem(item='a dog', head={'id': 7})
     """
     if fields is None:
-        return lambda number, line: InputItem(plain(number, line), {})
+        return lambda _, line: InputItem(line, {})
     from regard.data.lines import whole_characters
     from regard.data.parallel import join_inputs
 
