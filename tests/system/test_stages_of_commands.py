@@ -39,7 +39,7 @@ class Case(NamedTuple):
     lines: int | None = None
 
 
-TRAINING = ("Learning a vocabulary", "Training", "Evaluating")
+TRAINING = ("Learning the ", "Choosing entries of the ", "Training", "Evaluating")
 CASES = {
     "train translation": Case(
         f"--source {{}}/source --target {{}}/target --out {{}}/new-translation vocabulary.kind=word {' '.join(SMALL_TRANSLATOR)}"

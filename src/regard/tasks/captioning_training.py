@@ -142,9 +142,9 @@ class CaptioningTraining(TaskTraining[CaptioningConfig]):
 
     def make(self) -> dict[str, bytes]:
         """Train the vocabulary."""
-        chosen = sampled(self._text[0].train.captions, self.config.vocabulary.sample)
-        texts = (normalize_caption(text, self.config.data) for text in chosen)
-        return {VOCABULARY: make_vocabulary(self.config.vocabulary, texts)}
+        settings, captions = self.config.vocabulary, self._text[0].train.captions
+        texts = (normalize_caption(text, self.config.data) for text in sampled(captions, settings.sample))
+        return {VOCABULARY: make_vocabulary(settings, texts, min(settings.sample, len(captions)))}
 
     def encode(self) -> None:
         """Build the model (for its grid), and encode the captions."""

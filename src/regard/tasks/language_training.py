@@ -125,7 +125,8 @@ class LanguageTraining(TaskTraining[LanguageConfig]):
 
     def make(self) -> dict[str, bytes]:
         """Train the vocabulary."""
-        return {VOCABULARY: make_vocabulary(self.config.vocabulary, self._lines[0].sample(self.config.vocabulary.sample))}
+        settings, text = self.config.vocabulary, self._lines[0]
+        return {VOCABULARY: make_vocabulary(settings, text.sample(settings.sample), min(settings.sample, text.size))}
 
     def encode(self) -> None:
         """Encode the text, and build the model, which defines the carried state."""

@@ -189,7 +189,7 @@ class TranslationTraining(TaskTraining[TranslationConfig]):
 
     def make(self) -> dict[str, bytes]:
         """Train the vocabularies."""
-        return make_vocabularies(self.config, self._text[0].sample)
+        return make_vocabularies(self.config, self._text[0].sample, self._text[0].size)
 
     def encode(self) -> None:
         """Encode the text; validation files first, to fail early if they are unusable."""
