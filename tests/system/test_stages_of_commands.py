@@ -76,7 +76,15 @@ CASES = {
     "caption": Case("{}/scenes/run {}/scenes/train", (LOADING, "Finding images", "Answering", "Captioning"), lines=13),
     "evaluate": Case(
         "{}/run --source {}/source --target {}/target --baseline {}/run",
-        ("Reading ", LOADING, "Translating", "Scoring the translations", "Encoding the test data", "Significance test"),
+        (
+            "Reading ",
+            LOADING,
+            "Translating",
+            "Scoring the translations",
+            "Encoding the test data",
+            "Evaluating the baseline ",
+            "Significance test",
+        ),
     ),
     "explain": Case(
         "{}/labels-run --examples {}/labels/valid.tsv --max-words 1 --random-draws 1", (LOADING, "Reading ", "Measuring faithfulness")

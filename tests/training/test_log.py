@@ -54,6 +54,7 @@ def test_a_training_line_tells_what_is_needed(tmp_path: Path) -> None:
         "gradient_norm",
         "tokens_per_second",
         "seconds",
+        "total",
         "remaining",
     }
     assert set(line) == known

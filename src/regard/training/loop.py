@@ -429,6 +429,7 @@ class _Loop:
             "gradient_norm": norm.item(),
             "tokens_per_second": tokens / max(1e-9, self.window_seconds),
             "seconds": self.progress.seconds,
+            "total": self.total,
             "remaining": (self.total - self.progress.step) * self.window_seconds / self.config.log_every,
         }
         self.window_seconds = 0.0
