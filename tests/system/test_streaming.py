@@ -23,6 +23,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from regard.commands.streaming import PATIENCE_SECONDS, PAUSE_SECONDS, InputItem, answer_lines, input_chunks, text_reader
+from regard.data import lines
 from regard.data.lines import iter_lines
 from regard.errors import DataError
 from regard.tasks.chunking import CHUNK_CHARACTERS, CHUNK_ITEMS
@@ -311,6 +312,45 @@ def test_a_pipe_that_is_written_while_the_model_works_comes_in_full_chunks(monke
     assert sum(sizes) == count
     assert max(sizes) == CHUNK_ITEMS
     assert len(sizes) < 1.5 * count / CHUNK_ITEMS  # a pause of the writer's own costs a chunk
+
+
+def test_a_line_that_does_not_end_is_an_error_after_the_answers_before(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(lines, "MAX_LINE_BYTES", 20_000)
+    (tmp_path / "text").write_bytes(b"a\n" + b"x" * 19_999 + b"\n" + b"x" * 20_011)
+    answered: list[int] = []
+
+    def read(*files: Path) -> None:
+        answered.clear()
+        for chunk in input_chunks("a line", files):
+            answered.extend(map(len, chunk))
+
+    why = "line 3: longer than 20,000 bytes, the maximum; is it text with line feeds?"
+    with standard_input(monkeypatch) as pipe:
+        os.write(pipe, (tmp_path / "text").read_bytes())
+        os.close(pipe)
+        with pytest.raises(DataError, match=f"standard input, {why}"):
+            read()
+        for thread in [thread for thread in threading.enumerate() if thread.name == "regard-input"]:
+            thread.join()  # before the number of its file is that of another
+    assert answered == [1, 19_999]
+    with pytest.raises(DataError, match=rf"/text, {why}"):
+        read(tmp_path / "text")
+    assert answered == [1, 19_999]
+    with (tmp_path / "text").open() as stream, monkeypatch.context() as patch:
+        patch.setattr("sys.stdin", stream)
+        with pytest.raises(DataError, match=f"standard input, {why}"):
+            read()
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_device_without_an_end_is_an_error(command: str) -> None:
+    with open("/dev/zero", "rb") as zeros:
+        words = [sys.executable, "-m", "regard", *words_of(command)]
+        done = subprocess.run(
+            words, stdin=zeros, capture_output=True, check=False, timeout=START_SECONDS, env={**os.environ, "REGARD_DEVICE": "cpu"}
+        )
+    assert (done.returncode, done.stdout) == (2, b"")
+    assert b"error: standard input, line 1: longer than 67,108,864 bytes" in done.stderr
 
 
 def test_long_lines_fill_a_chunk(monkeypatch: pytest.MonkeyPatch) -> None:
