@@ -123,6 +123,12 @@ def test_a_run_begins_with_its_settings_its_data_and_its_vocabularies(tmp_path: 
     assert prepare_run(tmp_path / "a" / "run", config, DIGESTS, vocabularies) is False
 
 
+def test_a_fresh_file_system_takes_a_run(tmp_path: Path) -> None:
+    (tmp_path / "lost+found").mkdir()
+    assert prepare_run(tmp_path, configuration(), DIGESTS, vocabularies) is True
+    assert {"lost+found", "config.yaml"} <= {path.name for path in tmp_path.iterdir()}
+
+
 def begin(folder: Path) -> TranslationConfig:
     config = configuration(data={"source": "here/source", "target": "here/target"})
     prepare_run(folder, config, DIGESTS, vocabularies)

@@ -15,6 +15,7 @@ import typer
 from regard.commands.options import BatchSize, Beam, Cpus, DecodingPrecision, EnsembleRuns, Gpus, On, RunFolder, Workers
 from regard.commands.terminal import write_line, write_message
 from regard.errors import ConfigError, DataError
+from regard.input_files import folder_names
 from regard.progress import stage
 
 if TYPE_CHECKING:
@@ -137,7 +138,7 @@ def _split(source: str, out: Path, lines: int) -> None:
         if mark.read_bytes() != about:
             raise ConfigError(f"{out}: holds translations of other sources, or in files of another length; choose another --out")
         return
-    if out.exists() and any(path.name != SOURCE for path in out.iterdir()):
+    if out.exists() and folder_names(out) - {SOURCE}:
         raise ConfigError(f"{out}: exists and holds something else; choose another --out")
     shutil.rmtree(out / SOURCE, ignore_errors=True)  # of a killed command
     every, number = (line for path in paths for line in stream_bytes(path)), 0

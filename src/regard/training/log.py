@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import time
@@ -14,7 +13,7 @@ from typing import Any, BinaryIO, Self, cast
 
 from regard import progress as reporting
 from regard.errors import WriteError, missing_extra, os_reason
-from regard.strict_json import parse_json
+from regard.strict_json import dump_json, parse_json
 from regard.training import training_job
 
 FILE = "log.jsonl"
@@ -115,7 +114,7 @@ class RunLog(EventFile):
         if self._file is None:
             return
         line = {"event": event, "step": step, **{key: _finite(value) for key, value in figures.items()}}
-        self.append([json.dumps(line, ensure_ascii=False, allow_nan=False)])
+        self.append([dump_json(line, allow_nan=False)])
         self._tell(event, step, figures)
         if self._board is not None and event in ("train", "evaluate"):
             for key, value in figures.items():
