@@ -10,6 +10,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -22,8 +23,9 @@ from regard import progress
 from regard.config import load_config
 from regard.config.study import StudyConfig, load_study
 from regard.errors import ConfigError, DataError, TrainingError
+from regard.jobs import WorkerLost
 from regard.study import build_report, run_study, write_report
-from regard.study.grid import check_study, train_apart
+from regard.study.grid import StudyStopped, check_study, train_apart
 from regard.study.report_files import markdown
 from regard.tasks import generate, train_translation
 
@@ -302,6 +304,28 @@ def test_a_signal_saves_the_run_and_the_same_command_goes_on(
 def test_a_run_that_fails_is_named_with_its_last_word(tmp_path: Path) -> None:
     with pytest.raises(TrainingError, match=r"regard train poetry: ended with 2: .*poetry.*run\.log"):
         train_apart(["regard", "train", "poetry"], tmp_path / "run.log")
+
+
+@pytest.mark.parametrize("code", [130, 143])
+def test_a_signal_to_all_processes_stops_the_study_though_the_training_ends_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    (tmp_path / "ending.py").write_text(f"raise SystemExit({code})\n")
+    monkeypatch.chdir(tmp_path)
+    stopped, leave = threading.Event(), subprocess.Popen.__exit__
+
+    def ended(process: subprocess.Popen[bytes], *why: Any) -> None:
+        threading.Timer(0.3, stopped.set).start()
+        leave(process, *why)
+
+    monkeypatch.setattr(subprocess.Popen, "__exit__", ended)
+    with pytest.raises(StudyStopped):
+        train_apart(["ending"], tmp_path / "run.log", stop=stopped.is_set)
+    stopped.clear()
+    monkeypatch.undo()
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(WorkerLost, match="its training ended by SIG"):  # the training alone was stopped
+        train_apart(["ending"], tmp_path / "run.log")
 
 
 def test_a_file_of_a_test_set_that_is_not_there_is_named_before_anything_is_trained(tmp_path: Path, data: Path) -> None:

@@ -52,6 +52,7 @@ from regard.training import StopSignal, run_lock
 CONFIGS, TRIALS = "configs", "trials"
 TRIAL_UPDATES = (10, 30)  # before the clock starts, and with it
 POLL = 0.2
+PATIENCE = 1.0  # seconds to hear of a signal that has stopped a training
 # Exit codes of a training that was killed, or was stopped and has saved.
 ENDED = {-signal.SIGKILL: signal.SIGKILL} | {
     code: number for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1) for code in (-number, 128 + number)
@@ -306,7 +307,12 @@ def train_apart(command: Sequence[str], log: Path, stop: Callable[[], bool] = la
                 process.send_signal(signal.SIGTERM)  # the terminal may have signalled it already, which is harmless
                 told = True
             time.sleep(POLL)
-    if told:
+    if process.returncode in ENDED and process.returncode != -signal.SIGKILL:
+        # Ctrl-C reaches the training, too, which may end before this process hears of it.
+        until = time.monotonic() + PATIENCE
+        while not stop() and time.monotonic() < until:
+            time.sleep(POLL / 4)
+    if told or (process.returncode in ENDED and stop()):
         raise StudyStopped
     if process.returncode in ENDED:
         raise WorkerLost(f"its training ended by {ENDED[process.returncode].name}")
