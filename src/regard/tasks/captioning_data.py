@@ -25,7 +25,7 @@ from regard.data.text_encoder import BLOCK, TextEncoder
 from regard.data.token_arrays import FlatTokens, PackedTexts, TokenFile, write_tokens
 from regard.data.token_cache import TOKENS, new_cache, open_cache, read_cache
 from regard.data.vocabulary import Vocabulary
-from regard.errors import ConfigError, DataError
+from regard.errors import ConfigError, DataError, counted
 from regard.models.image_encoder import import_timm
 from regard.progress import stage
 from regard.tasks.run_folder import VOCABULARY
@@ -170,7 +170,8 @@ def _encoded(examples: CaptionSet, vocabulary: Vocabulary, config: CaptioningCon
             encoding.advance(len(tokens))
     picks, targets = examples.owners[np.concatenate(usable)], FlatTokens.joined(blocks)
     if not len(targets):
-        raise DataError(f"{name}: all {len(texts)} captions are longer than data.max_length ({data.max_length} tokens)")
+        which = "the caption is" if len(texts) == 1 else f"all {len(texts)} captions are"
+        raise DataError(f"{name}: {which} longer than data.max_length ({data.max_length} tokens)")
     if data.shuffle_images:
         picks = np.array(derangement(len(examples), config.training.seed))[picks]
     return EncodedCaptions(picks, targets, len(texts) - len(targets))
@@ -381,7 +382,7 @@ def _image_of(encoder: TimmConfig) -> ImageConfig:
 
 def _held_out(examples: CaptionSet, count: int, seed: int) -> tuple[CaptionSet, CaptionSet]:
     if len(examples) < 2:
-        raise DataError(f"{len(examples)} captioned images: at least 2 are needed to hold one out for validation")
+        raise DataError(f"{counted(len(examples), 'captioned image')}: at least 2 are needed to hold one out for validation")
     chosen = random.Random(f"held out {seed}").sample(range(len(examples)), max(1, min(count, len(examples) // 10)))
     held = np.isin(np.arange(len(examples)), chosen)
     return examples.chosen(~held), examples.chosen(held)

@@ -20,7 +20,7 @@ from regard.data.subsample import sampled
 from regard.data.token_cache import TOKENS
 from regard.data.vocabulary import SPECIALS, UNK, Vocabulary
 from regard.data.word_vectors import WordVectors, read_vectors
-from regard.errors import ConfigError, DataError, listed, shown
+from regard.errors import ConfigError, DataError, counted, listed, shown
 from regard.metrics.classification import macro_f1
 from regard.models.classifier import SentenceClassifier, build_classifier
 from regard.ops import SequenceLoss
@@ -136,7 +136,7 @@ class SentenceTraining(TaskTraining[SentenceConfig]):
         """Report the numbers of examples and unknown words, and load the word vectors into the model."""
         corpora = (self.corpus, self.held)
         sizes = [len(part.labels) for part in corpora]
-        progress.message(f"{time.strftime('%H:%M:%S')} {sizes[0]} training examples, {sizes[1]} validation examples")
+        progress.message(f"{time.strftime('%H:%M:%S')} {counted(sizes[0], 'training example')}, {counted(sizes[1], 'validation example')}")
         counts = np.bincount(self.corpus.labels, minlength=len(self.labels))
         progress.message("labels: " + ", ".join(f"{label} ({count})" for label, count in zip(self.labels, counts, strict=True)))
         for dropped, part, name in zip(self.dropped, corpora, ("training", "validation"), strict=True):

@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Any, BinaryIO, Self, cast
 
 from regard import progress as reporting
-from regard.errors import WriteError, missing_extra, os_reason
+from regard.errors import WriteError, counted, missing_extra, os_reason
 from regard.strict_json import dump_json, parse_json
 from regard.training import training_job
 
@@ -132,7 +132,8 @@ class RunLog(EventFile):
         elif number == last and step < self._total:
             each = (time.perf_counter() - self._timed_from) / (last - first)
             left = reporting.clock(each * (self._total - step))
-            reporting.message(f"expected: {left} for {self._total - step:,} more updates, at {each:.3g} s each, evaluations not counted")
+            more = counted(self._total - step, "more update", form=",")
+            reporting.message(f"expected: {left} for {more}, at {each:.3g} s each, evaluations not counted")
 
     def _tell(self, event: str, step: int, figures: Mapping[str, Any]) -> None:
         if event == "train":
