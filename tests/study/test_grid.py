@@ -185,11 +185,10 @@ def test_a_changed_test_set_is_measured_again_from_the_weights(
     code, _, err = call("compare", tmp_path / "study.yaml", "--out", out, "--report")
     assert code == 0
     names = "letters-none-1, letters-additive-1, letters-none-2 and 1 more"
-    what = "data.letters.test: links, source, target have changed since"
-    assert f"{what} 4 finished runs were measured ({names}); without --report, the command measures again" in err
+    what = "data.letters.test (links, source, target): changed"
+    assert f"{what} since 4 finished runs were measured ({names}); without --report, the command measures again" in err
     assert run_study(fewer, out, beside=tmp_path, train=train_here) == 0
-    again = f"data.letters.test: 4 finished runs measured again: links, source, target have changed since then; earlier results: {out}"
-    assert f"{again}/earlier_results" in messages
+    assert f"{what}; measuring 4 finished runs again; earlier results: {out}/earlier_results" in messages
     assert counted_items(out) == [5, 5, 5, 5]
     assert weights.stat().st_mtime_ns == before
     assert {row.figures["megabytes"] for row in build_report(fewer, out, samples=1).rows} == {123.0}
@@ -197,6 +196,12 @@ def test_a_changed_test_set_is_measured_again_from_the_weights(
     messages.clear()
     assert run_study(fewer, out, beside=tmp_path) == 0
     assert messages == []
+    unnamed = out / "results" / "letters-none-2.json"
+    unnamed.write_text(json.dumps({name: value for name, value in json.loads(unnamed.read_text()).items() if name != "tested"}))
+    assert run_study(fewer, out, beside=tmp_path, train=train_here) == 0
+    why = "their results do not name the test set; measuring 1 finished run again"
+    assert messages[0] == f"data.letters.test: {why}; earlier results: {out}/earlier_results"
+    assert json.loads(unnamed.read_text())["tested"]["source"]
 
 
 def test_a_changed_test_set_is_refused_without_the_weights(finished: tuple[StudyConfig, Path], tmp_path: Path, messages: list[str]) -> None:

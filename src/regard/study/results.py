@@ -161,12 +161,11 @@ class Outdated:
 
     def warn(self) -> None:
         """Say that a report of the finished runs is not about the study's test sets."""
-        for data, cells in self._by_data(known=True).items():
-            progress.message(
-                f"data.{data}.test: {self._what(cells)} since {counted(len(cells), 'finished run was', 'finished runs were')} measured "
-                f"({listed((cell.name for cell in cells), most=3)}); without --report, the command measures again",
-                warning=True,
-            )
+        for data, cells in self._by_data(list(self.changed), known=True).items():
+            runs = counted(len(cells), "finished run was", "finished runs were")
+            names = listed((cell.name for cell in cells), most=3)
+            again = "without --report, the command measures again"
+            progress.message(f"{self._test_set(data, cells)}: changed since {runs} measured ({names}); {again}", warning=True)
 
     def set_aside(self) -> None:
         """Move these results away, so that the runs are measured again from their weights.
@@ -176,43 +175,39 @@ class Outdated:
         Raises:
             ConfigError: a run was measured on another test set, and its weights are not there.
         """
-        there = {cell: has_weights(self._folder / RUNS / cell.name) for cell in self.changed}
-        for cell, changed in self.changed.items():
-            if changed and not there[cell]:
+        lost = [cell for cell in self.changed if not has_weights(self._folder / RUNS / cell.name)]
+        for cell in lost:
+            if self.changed[cell]:
                 raise ConfigError(
-                    f"data.{cell.data}.test: {self._what([cell])} since the run {cell.name} was measured, and its weights are not in "
+                    f"{self._test_set(cell.data, [cell])}: changed since the run {cell.name} was measured, and its weights are not in "
                     f"{self._folder / RUNS / cell.name}; restore the test set, take another folder, or remove "
                     f"{result_file(self._folder, cell)} to train it again"
                 )
-        if stay := [cell.name for cell in self.changed if not there[cell]]:
-            progress.message(
-                f"{listed(stay, most=3)}: kept; which test set was measured is unknown, and the weights are not there", warning=True
-            )
+        if lost:
+            names = listed((cell.name for cell in lost), most=3)
+            progress.message(f"{names}: kept; which test set was measured is unknown, and the weights are not there", warning=True)
+        again = [cell for cell in self.changed if cell not in lost]
         for known in (True, False):
-            for data, cells in self._by_data(known=known).items():
-                if not (again := [cell for cell in cells if there[cell]]):
-                    continue
-                why = f"{self._what(again)} since then" if known else "their results do not name the test set"
-                progress.message(
-                    f"data.{data}.test: {counted(len(again), 'finished run')} measured again: {why}; "
-                    f"earlier results: {self._folder / EARLIER}",
-                    warning=True,
-                )
-                for cell in again:
-                    place = earlier_file(self._folder, cell)
-                    place.parent.mkdir(exist_ok=True)
-                    result_file(self._folder, cell).replace(place)
+            for data, cells in self._by_data(again, known=known).items():
+                why = "changed" if known else "their results do not name the test set"
+                runs = counted(len(cells), "finished run")
+                where = f"earlier results: {self._folder / EARLIER}"
+                progress.message(f"{self._test_set(data, cells)}: {why}; measuring {runs} again; {where}", warning=True)
+        for cell in again:
+            place = earlier_file(self._folder, cell)
+            place.parent.mkdir(exist_ok=True)
+            result_file(self._folder, cell).replace(place)
 
-    def _by_data(self, *, known: bool) -> dict[str, list[StudyCell]]:
+    def _by_data(self, cells: list[StudyCell], *, known: bool) -> dict[str, list[StudyCell]]:
         found: dict[str, list[StudyCell]] = {}
-        for cell, changed in self.changed.items():
-            if bool(changed) == known:
+        for cell in cells:
+            if bool(self.changed[cell]) == known:
                 found.setdefault(cell.data, []).append(cell)
         return found
 
-    def _what(self, cells: list[StudyCell]) -> str:
+    def _test_set(self, data: str, cells: list[StudyCell]) -> str:
         keys = sorted({key for cell in cells for key in self.changed[cell]})
-        return f"{', '.join(keys)} {'has' if len(keys) == 1 else 'have'} changed"
+        return f"data.{data}.test ({', '.join(keys)})" if keys else f"data.{data}.test"
 
 
 def check_one_test_set(results: Mapping[str, Mapping[str, Any]]) -> list[str]:
