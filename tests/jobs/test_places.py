@@ -7,6 +7,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -16,7 +17,9 @@ from regard.errors import ConfigError
 from regard.jobs import open_pool, ray_pool
 
 
-def test_starting_ray_is_a_stage_with_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_starting_ray_is_a_stage_with_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
     heard: list[str] = []
 
     def refuse(*_: object, **__: object) -> None:
@@ -72,6 +75,22 @@ def test_a_port_of_another_program_is_no_cluster(
     address = listener(data)
     with pytest.raises(ConfigError, match=rf"--on {address}: no Ray cluster there \(another program listens there.*{why}\)"):
         open_pool(["regard"], on=address)
+
+
+def test_a_cluster_of_this_machine_that_has_gone_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(is_initialized=lambda: False, init=lambda *_, **__: pytest.fail("Ray waits")))
+    (tmp_path / "ray").mkdir()
+    (tmp_path / "ray" / "ray_current_cluster").write_text(address)
+    file = f"{tmp_path}/ray/ray_current_cluster, which `ray stop` removes"
+    with pytest.raises(ConfigError, match=f"--on ray: no Ray cluster at {address}, of {file} \\(.*refused\\)"):
+        open_pool(["regard"], on="ray")
+    monkeypatch.setenv("RAY_ADDRESS", address)
+    with pytest.raises(ConfigError, match=f"{address}, of RAY_ADDRESS .*refused"):
+        open_pool(["regard"], on="ray")
 
 
 def test_a_program_that_speaks_the_protocol_is_asked_by_ray(listener: Callable[[bytes], str], monkeypatch: pytest.MonkeyPatch) -> None:

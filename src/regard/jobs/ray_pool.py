@@ -60,17 +60,34 @@ def _connect(on: str) -> Any:
         ray: Any = importlib.import_module("ray")
     except ImportError as error:
         raise missing_extra(f"--on {on} needs ray", "ray") from error
-    host, _, port = on.removeprefix("ray://").rpartition(":")
-    if on != "ray" and not (host and port.isdecimal() and int(port) < 2**16):
+    if on != "ray" and _split(on) is None:
         raise ConfigError(f'--on {on}: expected "ray" or the address of a Ray cluster, HOST:PORT or ray://HOST:PORT')
     if not ray.is_initialized():
+        address, origin = _own_cluster() if on == "ray" else (on, "")
         try:
-            if on != "ray":  # Ray itself would wait for minutes
-                check_listener(host.strip("[]"), int(port))
+            if (place := _split(address)) is not None:  # Ray itself would wait for minutes
+                check_listener(*place)
             ray.init(None if on == "ray" else on, log_to_driver=False, logging_level="ERROR", include_dashboard=False)
         except (ConnectionError, ValueError, RuntimeError, OSError) as error:
-            raise ConfigError(f"--on {on}: no Ray cluster there ({' '.join(str(error).split())[:200]})") from error
+            where = f"at {address}, of {origin}" if origin else "there"
+            raise ConfigError(f"--on {on}: no Ray cluster {where} ({' '.join(str(error).split())[:200]})") from error
     return ray
+
+
+def _split(address: str) -> tuple[str, int] | None:
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    return (host.strip("[]"), int(port)) if host and port.isdecimal() and int(port) < 2**16 else None
+
+
+def _own_cluster() -> tuple[str, str]:
+    """Return the address of the cluster that this machine belongs to, as Ray finds it, and where it is named; empty if there is none."""
+    if address := os.environ.get("RAY_ADDRESS"):
+        return address, "RAY_ADDRESS"
+    file = Path(os.environ.get("RAY_TMPDIR") or os.environ.get("TMPDIR") or "/tmp", "ray", "ray_current_cluster")
+    try:
+        return file.read_text(encoding="utf-8").strip(), f"{file}, which `ray stop` removes"
+    except (OSError, ValueError):
+        return "", ""
 
 
 def check_listener(host: str, port: int) -> None:
