@@ -204,6 +204,18 @@ def test_a_changed_test_set_is_measured_again_from_the_weights(
     assert json.loads(unnamed.read_text())["tested"]["source"]
 
 
+def test_checkpoints_asked_for_later_are_measured_without_training(tmp_path: Path, data: Path) -> None:
+    valid = {"valid_source": f"{data}/test.source", "valid_target": f"{data}/test.target"}
+    study = load_study(written(tmp_path, data, **ALONE, settings={**SMALL, "data": valid}))
+    assert run_study(study, tmp_path / "out", beside=tmp_path, train=train_here) == 0
+    more = study.model_copy(update={"checkpoints": True})
+    for _ in range(2):
+        assert run_study(more, tmp_path / "out", beside=tmp_path, train=train_here) == 0
+    [row] = build_report(more, tmp_path / "out", samples=1).rows
+    [(rank, of)] = row.ranks
+    assert 1 <= rank <= of
+
+
 def test_a_changed_test_set_is_refused_without_the_weights(finished: tuple[StudyConfig, Path], tmp_path: Path, messages: list[str]) -> None:
     study, folder = finished
     shutil.copytree(folder, out := tmp_path / "out")

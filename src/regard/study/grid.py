@@ -213,11 +213,13 @@ def check_study(study: StudyConfig, folder: Path, *, beside: Path) -> None:
 
 
 def _measured(study: StudyConfig, folder: Path, cell: StudyCell) -> bool:
-    # Methods can be added to a study whose runs are done: these are measured again, without training.
+    # Methods and checkpoints can be added to a study whose runs are done: these are measured again, without training.
     path = result_file(folder, cell)
-    if not path.exists() or not study.methods:
+    if not path.exists() or not (study.methods or study.checkpoints):
         return path.exists()
-    return (read_result(path, study.compared_by).get("methods") or {}).get("asked") == explained_as(study)
+    found = read_result(path, study.compared_by)
+    explained = not study.methods or (found.get("methods") or {}).get("asked") == explained_as(study)
+    return explained and (not study.checkpoints or found.get("selection") is not None)
 
 
 def _check_test_files(study: StudyConfig) -> None:
