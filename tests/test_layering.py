@@ -35,6 +35,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "integrations": {
         "errors",
         "constructor_checks",
+        "input_files",
         "strict_json",
         "progress",
         "config",
@@ -52,13 +53,13 @@ MAY_IMPORT: dict[str, set[str]] = {
     "mask_check": {"errors", "models"},
     "observe": {"errors", "ops", "attention", "models", "viewer", "explanations"},
     "explanations": {"errors", "ops", "attention", "models"},
-    "tasks": LIBRARY | LEAVES | {"lazy_names", "strict_json", "mask_check", "explanations"},
+    "tasks": LIBRARY | LEAVES | {"input_files", "lazy_names", "strict_json", "mask_check", "explanations"},
     "study": {"errors", "strict_json", "progress", "jobs", "config", "models", "explanations", "training", "tasks"} | LEAVES,
     "serve": {"errors", "strict_json", "progress", "config", "tasks"} | LEAVES,
     "mechanisms": set(),
     "commands": LIBRARY
     | LEAVES
-    | {"strict_json", "jobs", "mask_check", "observe", "explanations", "tasks", "study", "integrations", "mechanisms"},
+    | {"input_files", "strict_json", "jobs", "mask_check", "observe", "explanations", "tasks", "study", "integrations", "mechanisms"},
     "cli": {"errors", "progress", "commands", "integrations", "serve"},
     "__main__": {"cli"},
     "__init__": {

@@ -59,19 +59,20 @@ def listed(names: Iterable[object], *, most: int = MAX_LISTED) -> str:
     return ", ".join(found[:most]) + more
 
 
-def counted(number: int, one: str, many: str = "") -> str:
+def counted(number: int, one: str, many: str = "", *, form: str = "") -> str:
     """Return a number and what it counts, in the singular or plural, for a message.
 
     Args:
         number: how many.
         one: the noun for 1.
         many: the noun for other numbers; "" adds an s.
+        form: format of the number, such as ",".
 
     Example:
-        >>> counted(1, "column"), counted(0, "line"), counted(2, "process", "processes")
-        ('1 column', '0 lines', '2 processes')
+        >>> counted(1, "column"), counted(2000, "line", form=","), counted(2, "process", "processes")
+        ('1 column', '2,000 lines', '2 processes')
     """
-    return f"{number} {one if number == 1 else many or one + 's'}"
+    return f"{number:{form}} {one if number == 1 else many or one + 's'}"
 
 
 def shortened(text: str, longest: int = LONGEST_MESSAGE) -> str:

@@ -1,4 +1,4 @@
-"""Opening files that users name: no endless wait without a word, and no endless device."""
+"""Files and folders that users name: opened without an endless wait or an endless device; what is in a folder."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from pathlib import Path
 
 from regard.progress import message
 
+LOST_AND_FOUND = "lost+found"
 PATIENCE_SECONDS = 1.0
 """Seconds to wait for the writer of a pipe before a message says so."""
 
@@ -41,6 +42,19 @@ def open_input(path: str | Path) -> io.BufferedReader:
         return open(path, "rb")
     finally:
         told.cancel()
+
+
+def folder_names(folder: Path) -> set[str]:
+    """Return the names in a folder, but for `lost+found`, which a new ext4 file system has: a fresh mount point is empty.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     Path(folder, "lost+found").mkdir()
+        ...     folder_names(Path(folder))
+        set()
+    """
+    return {path.name for path in folder.iterdir() if path.name != LOST_AND_FOUND or not path.is_dir()}
 
 
 def is_device(found: os.stat_result) -> bool:

@@ -52,16 +52,21 @@ def parse_json(
     raise ValueError(f"more than {MAX_DEPTH} levels of lists and objects")
 
 
-def dump_json(value: Any, *, indent: int | None = None) -> str:
+def dump_json(value: Any, *, indent: int | None = None, allow_nan: bool = True) -> str:
     r"""Write JSON that people can read: characters beyond ASCII as they are, but line separators and lone surrogates escaped.
 
     So one line stays one line for every reader, and strings are read as they were, whatever their source.
+
+    Args:
+        value: a tree of lists, dictionaries and plain values.
+        indent: spaces per level; None: one line.
+        allow_nan: write NaN and infinities, which are not JSON; False: a ValueError.
 
     Example:
         >>> dump_json({"id": "é\u2028\ud800"})
         '{"id": "é\\u2028\\ud800"}'
     """
-    text = json.dumps(value, ensure_ascii=False, indent=indent)
+    text = json.dumps(value, ensure_ascii=False, indent=indent, allow_nan=allow_nan)
     return text if text.isascii() else _ESCAPED.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 

@@ -329,6 +329,6 @@ def test_a_list_names_files_beside_it(tmp_path: Path) -> None:
 
 def test_a_folder_without_images_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "notes.md").touch()
-    with pytest.raises(DataError, match="1 files, none with the ending of an image"):
+    with pytest.raises(DataError, match="1 file, none with the ending of an image"):
         expand_images([tmp_path])
     assert expand_images([]).paths == ()

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from regard.data.lines import read_lines, single_line
 from regard.data.vocabulary import BOS, EOS, KINDS, PAD, SPECIALS, UNK, Vocabulary
 from regard.errors import ConfigError, DataError
+from regard.progress import Event, listening
 
 TEXTS = [
     "Zwei junge weiße Männer sind im Freien in der Nähe vieler Büsche.",
@@ -310,3 +311,21 @@ def test_captions_come_back_from_a_vocabulary_trained_on_them(kind: str, data_fo
         assert 0.02 < vocabulary.unknown_rate(texts) < 0.1
     else:
         assert decoded == texts
+
+
+@pytest.mark.parametrize("kind", ["bpe", "unigram", "word"])
+def test_learning_a_vocabulary_tells_how_far_it_is(kind: str) -> None:
+    told: list[tuple[str, str, int, int | None]] = []
+    texts = [f"a line of {number} {7 * number}" for number in range(307)]
+
+    def listener(event: Event) -> None:
+        if event.stage is not None:
+            told.append((event.kind, event.stage.name, event.stage.done, event.stage.total))
+
+    with listening(listener):
+        Vocabulary.train(texts, kind=kind, size=300, name="source vocabulary", total=311)
+    name, choosing = "Learning the source vocabulary", "Choosing entries of the source vocabulary"
+    assert told[:3] == [("start", name, 0, 311), ("end", name, 307, 307), ("start", choosing, 0, None)]
+    kind_, last, done, total = told[-1]
+    assert (kind_, last) == ("end", choosing)
+    assert (total is not None and done == total > 1) if kind == "unigram" else total is None

@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import os
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -66,6 +68,68 @@ def test_a_folder_of_another_file_system_is_filled_and_leftovers_are_no_content(
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match="file: expected a folder, found a file"):
         check_output(tmp_path / "file")
+
+
+def test_a_fresh_file_system_is_empty(tmp_path: Path) -> None:
+    (tmp_path / "lost+found").mkdir()
+    check_output(tmp_path)
+    with new_folder(tmp_path) as folder:
+        (folder / "one").write_text("1")
+    assert {path.name for path in tmp_path.iterdir()} == {"lost+found", "one"}
+    (tmp_path / "one").rename(tmp_path / "lost+found" / "one")
+    (tmp_path / "lost+found").rename(tmp_path / "found")
+    with pytest.raises(ConfigError, match="exists and is not empty"):
+        check_output(tmp_path)
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from regard.integrations.portable_run import new_folder
+rename = Path.rename
+def renamed(path, target):
+    if path.name == "two":
+        os.kill(os.getpid(), signal.SIGKILL)
+    return rename(path, target)
+Path.rename = renamed
+with new_folder(Path(sys.argv[1])) as folder:
+    for name in ("one", "two"):
+        (folder / name).write_text("old")
+"""
+
+
+def test_an_export_killed_while_it_moves_its_files_is_done_again(tmp_path: Path) -> None:
+    done = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path)], check=False)
+    assert done.returncode == -signal.SIGKILL
+    assert (tmp_path / "one").read_text() == "old"
+    check_output(tmp_path)
+    (tmp_path / "mine").write_text("")
+    with pytest.raises(ConfigError, match="exists and is not empty"):
+        check_output(tmp_path)
+    (tmp_path / "mine").unlink()
+    with new_folder(tmp_path) as folder:
+        (folder / "three").write_text("new")
+    assert [path.name for path in tmp_path.iterdir()] == ["three"]
+
+
+def test_an_export_that_fails_while_it_moves_its_files_leaves_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rename = Path.rename
+
+    def renamed(path: Path, target: Path) -> Path:
+        if path.name == "two":
+            raise OSError(errno.EIO, "Input/output error")
+        return rename(path, target)
+
+    monkeypatch.setattr(Path, "rename", renamed)
+
+    def export() -> None:
+        with new_folder(tmp_path) as folder:
+            for name in ("one", "two"):
+                (folder / name).write_text("new")
+
+    with pytest.raises(ConfigError, match="cannot be written"):
+        export()
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_exports_at_the_same_time_leave_each_other_alone(tmp_path: Path) -> None:

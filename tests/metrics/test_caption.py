@@ -118,7 +118,7 @@ def test_only_plain_cider_rewards_a_repeated_rare_word() -> None:
     ("references", "hypotheses", "message"),
     [
         ([], [], "no captions"),
-        ([["a"]], ["a", "b"], "references of 1 images, but 2 hypotheses"),
+        ([["a"]], ["a", "b"], "references of 1 image, but 2 hypotheses"),
         ([["a"], []], ["a", "b"], "references of image 2: none"),
         (["a", "b"], ["a", "b"], "references of image 1: expected a list of captions"),
         ([["a"]], "a", "found one string"),

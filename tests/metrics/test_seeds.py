@@ -139,7 +139,7 @@ def test_what_cannot_be_compared_is_refused() -> None:
         compare_seeds(plain(1), [])
     with pytest.raises(DataError, match="different items cannot be compared: 3, 4 items"):
         compare_seeds(plain(1, items=3), plain(1, items=4))
-    with pytest.raises(DataError, match="1 test items: a comparison needs at least 2"):
+    with pytest.raises(DataError, match="1 test item: a comparison needs at least 2"):
         run_score("mean", np.ones((1, 2)))
     with pytest.raises(DataError, match=r"power 1\.5"):
         compare_seeds(plain(1, 2), plain(1, 2)).seeds_needed(1.5)

@@ -241,3 +241,12 @@ def test_a_negative_total_is_refused() -> None:
     with progress.stage("Reading") as stage, pytest.raises(ValueError, match="found -2"):
         stage.update(total=-2)
     assert stage.total is None
+
+
+@pytest.mark.parametrize(("unit", "one"), [("lines", "1 line"), ("batches", "1 batch"), ("updates", "1 update")])
+def test_one_unit_is_singular(unit: str, one: str) -> None:
+    reading = progress.stage("Reading", unit=unit)
+    reading.advance()
+    assert str(reading).startswith(f"Reading: {one}, ")
+    reading.advance()
+    assert str(reading).startswith(f"Reading: 2 {unit}, ")

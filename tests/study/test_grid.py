@@ -6,9 +6,11 @@ import csv
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -21,8 +23,9 @@ from regard import progress
 from regard.config import load_config
 from regard.config.study import StudyConfig, load_study
 from regard.errors import ConfigError, DataError, TrainingError
+from regard.jobs import WorkerLost
 from regard.study import build_report, run_study, write_report
-from regard.study.grid import check_study, train_apart
+from regard.study.grid import StudyStopped, check_study, train_apart
 from regard.study.report_files import markdown
 from regard.tasks import generate, train_translation
 
@@ -153,6 +156,110 @@ def test_other_settings_do_not_mix_with_what_is_there(finished: tuple[StudyConfi
     check_study(more, folder, beside=tmp_path)
 
 
+def with_test_of(study: StudyConfig, folder: Path, *, lines: int) -> StudyConfig:
+    """Return the study with the first lines of its test set."""
+    folder.mkdir(exist_ok=True)
+    test = dict(study.data["letters"].test)
+    for key in ("source", "target", "links"):
+        (folder / key).write_text("".join(Path(test[key]).read_text().splitlines(keepends=True)[:lines]))
+        test[key] = str(folder / key)
+    return study.model_copy(update={"data": {"letters": study.data["letters"].model_copy(update={"test": test})}})
+
+
+def counted_items(folder: Path) -> list[int]:
+    return [len(json.loads(path.read_text())["counts"]) for path in sorted((folder / "results").glob("*.json"))]
+
+
+def test_a_changed_test_set_is_measured_again_from_the_weights(
+    finished: tuple[StudyConfig, Path], tmp_path: Path, messages: list[str], call: Callable[..., tuple[int, bytes, str]]
+) -> None:
+    study, folder = finished
+    shutil.copytree(folder, out := tmp_path / "out")
+    same = with_test_of(study, tmp_path / "same", lines=9)
+    assert run_study(same, out, beside=tmp_path, train=lambda command, log: pytest.fail("trained")) == 0
+    assert messages == []  # other paths, the same content
+    fewer = with_test_of(study, tmp_path / "fewer", lines=5)
+    weights = out / "runs" / "letters-none-1" / "model" / "model.safetensors"
+    before = weights.stat().st_mtime_ns
+    (tmp_path / "study.yaml").write_text(yaml.safe_dump(fewer.model_dump(mode="json"), sort_keys=False))
+    code, _, err = call("compare", tmp_path / "study.yaml", "--out", out, "--report")
+    assert code == 0
+    names = "letters-none-1, letters-additive-1, letters-none-2 and 1 more"
+    what = "data.letters.test (links, source, target): changed"
+    assert f"{what} since 4 finished runs were measured ({names}); without --report, the command measures again" in err
+    assert run_study(fewer, out, beside=tmp_path, train=train_here) == 0
+    assert f"{what}; measuring 4 finished runs again; earlier results: {out}/earlier_results" in messages
+    assert counted_items(out) == [5, 5, 5, 5]
+    assert weights.stat().st_mtime_ns == before
+    assert {row.figures["megabytes"] for row in build_report(fewer, out, samples=1).rows} == {123.0}
+    assert len(list((out / "earlier_results").glob("*.json"))) == 4
+    messages.clear()
+    assert run_study(fewer, out, beside=tmp_path) == 0
+    assert messages == []
+    unnamed = out / "results" / "letters-none-2.json"
+    unnamed.write_text(json.dumps({name: value for name, value in json.loads(unnamed.read_text()).items() if name != "tested"}))
+    assert run_study(fewer, out, beside=tmp_path, train=train_here) == 0
+    why = "their results do not name the test set; measuring 1 finished run again"
+    assert messages[0] == f"data.letters.test: {why}; earlier results: {out}/earlier_results"
+    assert json.loads(unnamed.read_text())["tested"]["source"]
+
+
+def test_checkpoints_asked_for_later_are_measured_without_training(tmp_path: Path, data: Path) -> None:
+    valid = {"valid_source": f"{data}/test.source", "valid_target": f"{data}/test.target"}
+    study = load_study(written(tmp_path, data, **ALONE, settings={**SMALL, "data": valid}))
+    assert run_study(study, tmp_path / "out", beside=tmp_path, train=train_here) == 0
+    more = study.model_copy(update={"checkpoints": True})
+    for _ in range(2):
+        assert run_study(more, tmp_path / "out", beside=tmp_path, train=train_here) == 0
+    [row] = build_report(more, tmp_path / "out", samples=1).rows
+    [(rank, of)] = row.ranks
+    assert 1 <= rank <= of
+
+
+def test_a_changed_test_set_is_refused_without_the_weights(finished: tuple[StudyConfig, Path], tmp_path: Path, messages: list[str]) -> None:
+    study, folder = finished
+    shutil.copytree(folder, out := tmp_path / "out")
+    shutil.rmtree(out / "runs")
+    fewer = with_test_of(study, tmp_path / "fewer", lines=5)
+    where = r"its weights are not in .*letters-none-1; restore the test set, take another folder, or remove"
+    with pytest.raises(ConfigError, match=f"since the run letters-none-1 was measured, and {where}"):
+        run_study(fewer, out, beside=tmp_path)
+    assert counted_items(out) == [9, 9, 9, 9]
+    for path in (out / "results").glob("*.json"):  # as if kept before results named their test sets
+        path.write_text(json.dumps({name: value for name, value in json.loads(path.read_text()).items() if name != "tested"}))
+    assert run_study(fewer, out, beside=tmp_path) == 0
+    said = "letters-none-1, letters-additive-1, letters-none-2 and 1 more: kept; which test set was measured is unknown, and the weights"
+    assert [f"{said} are not there"] == messages
+
+
+def test_results_of_different_test_sets_make_no_report(finished: tuple[StudyConfig, Path], tmp_path: Path) -> None:
+    study, folder = finished
+    shutil.copytree(folder, out := tmp_path / "out")
+    changed = out / "results" / "letters-additive-2.json"
+    result = json.loads(changed.read_text())
+    assert set(result["tested"]) == {"source", "target", "links", "link_unit"}
+    changed.write_text(json.dumps({**result, "tested": {**result["tested"], "target": "0" * 64}}))
+    with pytest.raises(ConfigError, match=r"letters-additive-2 and letters-none-1 were measured on different test sets \(target\)"):
+        build_report(study, out, samples=1)
+    changed.write_text(json.dumps({**result, "tested": None}))
+    assert "Their results do not name the test set: letters-additive-2." in markdown(build_report(study, out, samples=1))
+
+
+def test_a_test_set_that_changes_during_a_study_fails_the_later_runs(tmp_path: Path, data: Path) -> None:
+    study = with_test_of(load_study(written(tmp_path, data)), tmp_path / "test", lines=5)
+
+    def changing(command: Sequence[str], log: Path) -> float | None:
+        if command[-1].endswith("additive-1"):
+            with (tmp_path / "test" / "source").open("a") as file:
+                file.write("a b\n")
+        return train_here(command, log)
+
+    with pytest.raises(TrainingError, match="1 of 2 runs failed: letters-additive-1"):
+        run_study(study, tmp_path / "out", beside=tmp_path, train=changing)
+    why = build_report(study, tmp_path / "out", samples=1).missing["letters-additive-1"]
+    assert why == "data.letters.test: source changed during the study, whose runs need one test set"
+
+
 def test_a_run_that_fails_stops_no_other_and_stands_in_the_report(tmp_path: Path, data: Path, messages: list[str]) -> None:
     def often(command: Sequence[str], log: Path) -> float | None:
         if command[-1].endswith("none-1"):
@@ -214,6 +321,28 @@ def test_a_signal_saves_the_run_and_the_same_command_goes_on(
 def test_a_run_that_fails_is_named_with_its_last_word(tmp_path: Path) -> None:
     with pytest.raises(TrainingError, match=r"regard train poetry: ended with 2: .*poetry.*run\.log"):
         train_apart(["regard", "train", "poetry"], tmp_path / "run.log")
+
+
+@pytest.mark.parametrize("code", [130, 143])
+def test_a_signal_to_all_processes_stops_the_study_though_the_training_ends_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    (tmp_path / "ending.py").write_text(f"raise SystemExit({code})\n")
+    monkeypatch.chdir(tmp_path)
+    stopped, leave = threading.Event(), subprocess.Popen.__exit__
+
+    def ended(process: subprocess.Popen[bytes], *why: Any) -> None:
+        threading.Timer(0.3, stopped.set).start()
+        leave(process, *why)
+
+    monkeypatch.setattr(subprocess.Popen, "__exit__", ended)
+    with pytest.raises(StudyStopped):
+        train_apart(["ending"], tmp_path / "run.log", stop=stopped.is_set)
+    stopped.clear()
+    monkeypatch.undo()
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(WorkerLost, match="its training ended by SIG"):  # the training alone was stopped
+        train_apart(["ending"], tmp_path / "run.log")
 
 
 def test_a_file_of_a_test_set_that_is_not_there_is_named_before_anything_is_trained(tmp_path: Path, data: Path) -> None:

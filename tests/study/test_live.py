@@ -34,7 +34,7 @@ def test_each_run_at_work_is_a_stage_that_tells_its_update_and_loss(tmp_path: Pa
     worker, told = Waiting(), list[str]()
     log = tmp_path / "a-x-1" / "log.jsonl"
     log.parent.mkdir()
-    log.write_text('{"event": "train", "step": 3, "loss": 2.5}\n{"event": "train", "step": 5, "loss": 2.25}\n{"event": "tra')
+    log.write_text('{"event": "train", "step": 3, "loss": 2.5}\n{"event": "train", "step": 5, "loss": 2.25, "total": 11}\n{"event": "tra')
     pool, done, parents = Pool(lambda number: worker, 1), list[str](), dict[str, str]()
 
     def heard(event: progress.Event) -> None:
@@ -65,9 +65,9 @@ def test_each_run_at_work_is_a_stage_that_tells_its_update_and_loss(tmp_path: Pa
         stages = [line.split(",")[0] for line in told]
     assert done == ["a-x-1"]
     assert told[0].startswith("start Training runs: 4 of 7 runs (57%)")
-    assert "start Run a-x-1: 5 updates: " in stages
+    assert "start Run a-x-1: 5 of 11 updates (45%): " in stages
     [ended] = [line for line in told if line.startswith("end Run a-x-1")]
-    assert ended.startswith("end Run a-x-1: 5 updates")
+    assert ended.startswith("end Run a-x-1: 5 of 11 updates (45%)")
     assert "loss 2.250" in ended
     assert "/s" not in ended, "the updates of an earlier process are no speed of this one"
     assert any(line.endswith("a-x-1: done, 5 of 7") for line in told)

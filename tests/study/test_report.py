@@ -14,8 +14,8 @@ import pytest
 from regard.config import validate
 from regard.config.study import StudyCell, StudyConfig, load_study
 from regard.study import build_report, write_report
-from regard.study.grid import result_file
 from regard.study.report_files import conclusions, curves, findings, markdown, table, write_style
+from regard.study.results import result_file
 
 TEST = {"classification": {"examples": "a.tsv"}, "lm": {"text": "a.txt"}, "captioning": {"captions": "a.txt", "images": "a.tar"}}
 MAIN = {"classification": ("accuracy", "mean"), "lm": ("perplexity", "perplexity"), "captioning": ("CIDEr-D", "mean")}

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from regard.commands import batch
-from tests.system.test_streaming import COMMANDS, words_of
+from tests.system.test_streaming import COMMANDS, IMAGES, words_of
 
 SENTENCES = ["ein Hund schläft", "das Haus", "", "ein Haus sieht ein grünes Haus", "der Hund"]
 Call = Callable[..., tuple[int, bytes, str]]
@@ -159,6 +159,15 @@ def test_lines_that_cannot_be_read_are_counted(tmp_path: Path, call: Call) -> No
     assert "01.en: error: line 1: expected a JSON object" in err
     assert [entry["unread"] for entry in manifest(output)[1]] == [0, 1]
     assert json.loads((output / "00.en").read_text())["id"] == 3
+
+
+def test_images_that_cannot_be_read_are_counted(tmp_path: Path, call: Call) -> None:
+    (tmp_path / "shards").mkdir()
+    (tmp_path / "shards" / "a.txt").write_text(f"{IMAGES[0]}\nno-such.png\n")
+    code, told, err = call("caption", words_of("caption")[1], "--input", f"{tmp_path}/shards/*", "--output", tmp_path / "out")
+    assert code == 1, err
+    assert told.startswith(b"1 of 1 shards, 2 lines, 1 not read: ")
+    assert "a.txt: error: no-such.png: no such file" in err
 
 
 def test_what_does_not_fit_is_refused_before_anything_is_written(tmp_path: Path, call: Call) -> None:

@@ -39,7 +39,7 @@ class Case(NamedTuple):
     lines: int | None = None
 
 
-TRAINING = ("Learning a vocabulary", "Training", "Evaluating")
+TRAINING = ("Learning the ", "Choosing entries of the ", "Training", "Evaluating")
 CASES = {
     "train translation": Case(
         f"--source {{}}/source --target {{}}/target --out {{}}/new-translation vocabulary.kind=word {' '.join(SMALL_TRANSLATOR)}"
@@ -76,7 +76,15 @@ CASES = {
     "caption": Case("{}/scenes/run {}/scenes/train", (LOADING, "Finding images", "Answering", "Captioning"), lines=13),
     "evaluate": Case(
         "{}/run --source {}/source --target {}/target --baseline {}/run",
-        ("Reading ", LOADING, "Translating", "Scoring the translations", "Encoding the test data", "Significance test"),
+        (
+            "Reading ",
+            LOADING,
+            "Translating",
+            "Scoring the translations",
+            "Encoding the test data",
+            "Evaluating the baseline ",
+            "Significance test",
+        ),
     ),
     "explain": Case(
         "{}/labels-run --examples {}/labels/valid.tsv --max-words 1 --random-draws 1", (LOADING, "Reading ", "Measuring faithfulness")

@@ -23,6 +23,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from regard.commands.streaming import PATIENCE_SECONDS, PAUSE_SECONDS, InputItem, answer_lines, input_chunks, text_reader
+from regard.data import lines
 from regard.data.lines import iter_lines
 from regard.errors import DataError
 from regard.tasks.chunking import CHUNK_CHARACTERS, CHUNK_ITEMS
@@ -40,6 +41,8 @@ COMMANDS: dict[str, tuple[str, list[str], list[str], dict[str, str]]] = {
     "entail": ("entailment", [], ["a dog\tan animal", "a cat\ta dog"], {"premise": "a dog", "hypothesis": "an animal"}),
     "caption": ("captioning", ["--list", "-", "--names"], [str(path) for path in IMAGES[:2]], {"image": str(IMAGES[0])}),
 }
+# Tasks and commands that answer lines.
+LISTED = [*((task, command) for command, (task, *_) in COMMANDS.items()), ("translation", "score"), ("translation", "align")]
 # From the start of a process; an answer afterwards takes a fraction of it.
 START_SECONDS = 120
 ANSWER_SECONDS = 20
@@ -160,6 +163,39 @@ def nested(item: dict[str, Any]) -> bool:
     return any(isinstance(value, list | dict) for value in item.values())
 
 
+@pytest.mark.parametrize(
+    ("task", "command", "line", "code"),
+    [
+        *(
+            (task, command, line, code)
+            for task, command in LISTED
+            for line, code in (("{}", 1), ('{"text": 2}', 1), ('{"x": "\\ud800"', 1))
+        ),
+        ("translation", "translate", "", 0),
+        ("translation", "score", "no column", 1),
+        ("translation", "align", "a\tb\tc", 1),
+        ("lm", "score", "", 0),
+        ("lm", "generate", "", 0),
+        ("classification", "classify", "", 0),
+        ("entailment", "entail", "", 0),
+        ("entailment", "entail", "no column", 1),
+        ("entailment", "entail", "a\tb\tc", 1),
+        ("captioning", "caption", "no-such.png", 1),
+        ("captioning", "caption", "", 1),
+    ],
+)
+def test_a_line_that_cannot_be_read_has_an_empty_answer_and_ends_in_exit_code_1(
+    task: str, command: str, line: str, code: int, call: Callable[..., Any]
+) -> None:
+    more = ["--json-input"] if line.startswith("{") else ["--list", "-"] if command == "caption" else []
+    found, out, err = call(command, make.golden(VERSION, task) / "run", *more, stdin=f"{line}\n".encode())
+    assert found == code, err
+    assert out.count(b"\n") == 1
+    assert err.count("regard: error: ") == code
+    if code:
+        assert "error" in json.loads(out) if more == ["--json-input"] else out == b"\n"
+
+
 def test_a_slow_writer_sees_each_answer_before_its_next_line_and_a_reader_that_has_gone_ends_the_command() -> None:
     with talking(*words_of("classify")) as partner:
         partner.send(b"good\n")
@@ -276,6 +312,45 @@ def test_a_pipe_that_is_written_while_the_model_works_comes_in_full_chunks(monke
     assert sum(sizes) == count
     assert max(sizes) == CHUNK_ITEMS
     assert len(sizes) < 1.5 * count / CHUNK_ITEMS  # a pause of the writer's own costs a chunk
+
+
+def test_a_line_that_does_not_end_is_an_error_after_the_answers_before(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(lines, "MAX_LINE_BYTES", 20_000)
+    (tmp_path / "text").write_bytes(b"a\n" + b"x" * 19_999 + b"\n" + b"x" * 20_011)
+    answered: list[int] = []
+
+    def read(*files: Path) -> None:
+        answered.clear()
+        for chunk in input_chunks("a line", files):
+            answered.extend(map(len, chunk))
+
+    why = "line 3: longer than 20,000 bytes, the maximum; is it text with line feeds?"
+    with standard_input(monkeypatch) as pipe:
+        os.write(pipe, (tmp_path / "text").read_bytes())
+        os.close(pipe)
+        with pytest.raises(DataError, match=f"standard input, {why}"):
+            read()
+        for thread in [thread for thread in threading.enumerate() if thread.name == "regard-input"]:
+            thread.join()  # before the number of its file is that of another
+    assert answered == [1, 19_999]
+    with pytest.raises(DataError, match=rf"/text, {why}"):
+        read(tmp_path / "text")
+    assert answered == [1, 19_999]
+    with (tmp_path / "text").open() as stream, monkeypatch.context() as patch:
+        patch.setattr("sys.stdin", stream)
+        with pytest.raises(DataError, match=f"standard input, {why}"):
+            read()
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_device_without_an_end_is_an_error(command: str) -> None:
+    with open("/dev/zero", "rb") as zeros:
+        words = [sys.executable, "-m", "regard", *words_of(command)]
+        done = subprocess.run(
+            words, stdin=zeros, capture_output=True, check=False, timeout=START_SECONDS, env={**os.environ, "REGARD_DEVICE": "cpu"}
+        )
+    assert (done.returncode, done.stdout) == (2, b"")
+    assert b"error: standard input, line 1: longer than 67,108,864 bytes" in done.stderr
 
 
 def test_long_lines_fill_a_chunk(monkeypatch: pytest.MonkeyPatch) -> None:

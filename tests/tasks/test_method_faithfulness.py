@@ -95,7 +95,7 @@ def test_what_cannot_be_measured_is_refused() -> None:
     batches = translation_batches(run, PAIRS)
     with pytest.raises(DataError, match=r"pair 2: a side of it is empty"):
         translation_batches(run, [PAIRS[0], ("ein", "")])
-    with pytest.raises(DataError, match="links: 1 lines, but there are 5 pairs"):
+    with pytest.raises(DataError, match="links: 1 line, but 5 pairs"):
         measure_methods(batches, links=links_of_words(PAIRS[:1]))
     far = links_of_words(PAIRS)
     far.possible[2] = {*far.possible[2], (1, 17)}

@@ -76,7 +76,7 @@ def test_what_is_no_link_is_named_with_its_line(tmp_path: Path, item: str) -> No
 
 def test_links_of_another_length_or_without_attention_are_refused() -> None:
     known = KnownLinks([set()] * 3, [set()] * 3, "word")
-    with pytest.raises(DataError, match="links: 3 lines, but there are 5 sentence pairs"):
+    with pytest.raises(DataError, match="links: 3 lines, but 5 sentence pairs"):
         evaluate_translation(translator(), PAIRS, links=known)
     with pytest.raises(DataError, match="this model has no attention"):
         evaluate_translation(translator(model={"attention": None}), PAIRS, links=KnownLinks([set()] * 5, [set()] * 5, "word"))

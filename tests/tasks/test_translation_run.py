@@ -24,7 +24,7 @@ def sample(side: int, count: int) -> list[str]:
 
 
 def vocabularies() -> dict[str, bytes]:
-    return make_vocabularies(configuration(), sample)
+    return make_vocabularies(configuration(), sample, len(PAIRS))
 
 
 def flip(path: Path) -> None:
@@ -116,11 +116,17 @@ def test_a_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("shared", "names"), [(True, ["vocabulary.json"]), (False, ["source.vocabulary.json", "target.vocabulary.json"])])
 def test_a_run_begins_with_its_settings_its_data_and_its_vocabularies(tmp_path: Path, shared: bool, names: list[str]) -> None:
     config = configuration(vocabulary={"shared": shared})
-    assert prepare_run(tmp_path / "a" / "run", config, DIGESTS, lambda: make_vocabularies(config, sample)) is True
+    assert prepare_run(tmp_path / "a" / "run", config, DIGESTS, lambda: make_vocabularies(config, sample, len(PAIRS))) is True
     assert sorted(path.name for path in (tmp_path / "a" / "run").iterdir()) == sorted(["config.yaml", "data.json", *names])
     assert set(run_files(config)) == {"config.yaml", "data.json", *names}
     assert load_config(tmp_path / "a" / "run" / "config.yaml") == config
     assert prepare_run(tmp_path / "a" / "run", config, DIGESTS, vocabularies) is False
+
+
+def test_a_fresh_file_system_takes_a_run(tmp_path: Path) -> None:
+    (tmp_path / "lost+found").mkdir()
+    assert prepare_run(tmp_path, configuration(), DIGESTS, vocabularies) is True
+    assert {"lost+found", "config.yaml"} <= {path.name for path in tmp_path.iterdir()}
 
 
 def begin(folder: Path) -> TranslationConfig:
@@ -170,7 +176,7 @@ def test_what_is_not_a_run_is_left_alone(tmp_path: Path) -> None:
 def test_text_that_gives_no_vocabulary_leaves_no_folder(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="no text to train a vocabulary on"):
         prepare_run(
-            tmp_path / "run", configuration(), DIGESTS, lambda: make_vocabularies(configuration(), lambda side, count: ["", " ", "\t"])
+            tmp_path / "run", configuration(), DIGESTS, lambda: make_vocabularies(configuration(), lambda side, count: ["", " ", "\t"], 3)
         )
     assert list(tmp_path.iterdir()) == []
 

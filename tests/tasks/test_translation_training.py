@@ -124,7 +124,7 @@ def test_what_is_left_out_is_told(tmp_path: Path, messages: list[str]) -> None:
     files = {"source": "source", "target": "target", "valid_source": "valid", "valid_target": "valid"}
     config = configuration(data={name: str(tmp_path / path) for name, path in files.items()}, training={"max_updates": 1})
     train_translation(config, tmp_path / "run")
-    assert "16 training pairs, 1 validation pairs" in messages[0]
+    assert "16 training pairs, 1 validation pair" in messages[0]
     assert messages[1:3] == ["training pairs left out: 1 empty, 1 too long", "validation pairs left out: 1 empty"]
 
 

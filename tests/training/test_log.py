@@ -32,6 +32,13 @@ def test_lines_after_the_checkpoint_are_dropped(tmp_path: Path, evaluated: int, 
     assert path.read_text() == "".join(first + (evaluation if kept else []))
 
 
+def test_an_event_is_one_line_for_every_reader(tmp_path: Path) -> None:
+    with RunLog(tmp_path, Progress(), total=3) as log:
+        log.write("error", 1, {"what": "a\u2028b\x85é", "examples": ["\ud800"], "loss": float("nan")})
+    text = (tmp_path / "log.jsonl").read_text(encoding="utf-8")
+    assert text.splitlines() == ['{"event": "error", "step": 1, "what": "a\\u2028b\\u0085é", "examples": ["\\ud800"], "loss": null}']
+
+
 def test_a_log_starts_anew_when_nothing_was_saved(tmp_path: Path) -> None:
     with pytest.raises(tiny.Killed):
         tiny.run(tmp_path, "update 2", log_every=1)
@@ -54,6 +61,7 @@ def test_a_training_line_tells_what_is_needed(tmp_path: Path) -> None:
         "gradient_norm",
         "tokens_per_second",
         "seconds",
+        "total",
         "remaining",
     }
     assert set(line) == known

@@ -17,7 +17,7 @@ from regard import progress
 from regard.commands.options import refuse
 from regard.commands.streaming import WORKER
 from regard.commands.terminal import write_line
-from regard.errors import ConfigError, DataError, TrainingError, listed
+from regard.errors import ConfigError, DataError, TrainingError, counted, listed
 from regard.jobs import open_pool
 from regard.jobs.pool import Answer, Job
 from regard.jobs.process_worker import answer_jobs
@@ -81,12 +81,14 @@ def run_batch(
         _write_manifest(output, about, [kept[name] for name in inputs if name in kept])
     unread = sum(entry["unread"] for entry in kept.values())
     lines = sum(entry["lines"] for entry in kept.values())
-    write_line(f"{len(kept)} of {len(inputs)} shards, {lines} lines{f', {unread} not read' if unread else ''}: {output / MANIFEST}")
+    write_line(
+        f"{len(kept)} of {len(inputs)} shards, {counted(lines, 'line')}{f', {unread} not read' if unread else ''}: {output / MANIFEST}"
+    )
     if failed:
         names = listed((f"{name} ({why})" for name, why in failed.items()), most=3)
         raise TrainingError(f"{len(failed)} of {len(inputs)} shards failed: {names}; the same command tries them again")
     if unread:
-        raise TrainingError(f"{unread} lines could not be read; their answers are empty")
+        raise TrainingError(f"{counted(unread, 'line')} could not be read; {'its answer is' if unread == 1 else 'their answers are'} empty")
 
 
 def answer_shards(answer: Callable[[Path, Iterable[list[str]], int], tuple[int, int]]) -> NoReturn:

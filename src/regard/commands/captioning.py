@@ -68,12 +68,10 @@ def caption(
     torch.manual_seed(seed)
     changes = {"beam_size": beam_size, "length_penalty": length_penalty, "max_length": max_length, "batch_size": batch_size}
     decoding = with_options(captioner.run.config.decoding, changes)
-    unread, total = 0, None
+    total = None
 
     def show(_: int, item: Caption) -> str:
-        nonlocal unread
         if item.error is not None:
-            unread += 1
             write_message(f"error: {item.error}")
         return f"{single_line(str(item.source))}\t{item.text}" if names else item.text
 
@@ -87,7 +85,7 @@ def caption(
         file = FeatureFile(features)
         total, chunks, work = len(file.ids), [list(file.ids)], lambda ids: captioner.caption_features(file, ids, decoding=decoding)
     _, bad = answer_lines(chunks, read, work, show, json_lines=json_lines or json_input or n_best > 1, total=total)
-    if bad + unread:
+    if bad:
         raise typer.Exit(1)
 
 

@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from regard.commands.options import Files, JsonInput, RunFolder
-from regard.commands.streaming import answer_lines, input_chunks, text_reader
+from regard.commands.streaming import InputItem, answer_lines, input_chunks, text_reader
 from regard.commands.terminal import write_message
 from regard.errors import counted
 
 if TYPE_CHECKING:
-    from regard.commands.streaming import InputItem
     from regard.tasks.classification_prediction import LabelPrediction
 
 commands = typer.Typer()
@@ -52,21 +51,24 @@ def entail(
 ) -> None:
     """Classify pairs of premise and hypothesis.
 
-    Each line holds a premise, a tab and a hypothesis. Writes one label per input line, always; any other line gives an empty line.
+    Each line holds a premise, a tab and a hypothesis. Writes one label per input line, always. An empty line gives an empty
+    line; so does any other line, with an error, and exit code 1 at the end.
     """
-    from regard.tasks.classification_prediction import Entailer, Pair, split_pair
+    from regard.tasks.classification_prediction import Entailer, split_pair
 
     entailer = Entailer.open(run)
 
-    def pair_of(number: int, line: str) -> Pair:
+    def read(number: int, line: str) -> InputItem:
         pair = split_pair(line)
         if pair is None and line.strip():
             found = counted(line.count("\t") + 1, "column")
-            write_message(f"line {number}: expected a premise, a tab and a hypothesis, found {found}; no label for it")
-        return pair or ("", "")
+            error = f"line {number}: expected a premise, a tab and a hypothesis, found {found}"
+            write_message(f"error: {error}")
+            return InputItem(None, {"error": error})
+        return InputItem(pair or ("", ""), {})
 
-    read = text_reader(("premise", "hypothesis") if json_input else None, pair_of)
-    _write_labels(input_chunks("a premise, a tab and a hypothesis", files), read, entailer.entail, json_lines or json_input, timing)
+    reader = text_reader(("premise", "hypothesis")) if json_input else read
+    _write_labels(input_chunks("a premise, a tab and a hypothesis", files), reader, entailer.entail, json_lines or json_input, timing)
 
 
 def _write_labels(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
@@ -11,7 +12,7 @@ import typer
 from regard import progress
 from regard.commands.options import Cpus, Gpus, On, Workers
 from regard.commands.terminal import write_line, write_message
-from regard.errors import ConfigError
+from regard.errors import ConfigError, DataError
 
 commands = typer.Typer()
 
@@ -33,7 +34,8 @@ def compare(
 
     Trains every variant on every data set with every seed, and writes one report. Prints a table, and a sentence for each hypothesis.
 
-    The same command resumes a study. With --workers or --on several runs are trained at a time, here or on the machines of a cluster.
+    The same command resumes a study; if a test set has changed, it measures the finished runs again. With --workers or --on several runs
+    are trained at a time, here or on the machines of a cluster.
     """
     from regard.config.study import load_study
     from regard.jobs import open_pool
@@ -42,6 +44,7 @@ def compare(
     from regard.study.grid import check_study, run_study
     from regard.study.report import build_report
     from regard.study.report_files import aligned, conclusions, table, write_report
+    from regard.study.results import Outdated
 
     found = load_study(study, data=data, scale=scale)
     if estimate_only:
@@ -67,6 +70,8 @@ def compare(
 
     if report_only:
         check_study(found, folder, beside=study.parent)
+        with suppress(DataError, OSError):  # the test sets may be elsewhere
+            Outdated(found, folder, beside=study.parent).warn()
         report()
         return
     if "TORCHELASTIC_RUN_ID" in os.environ:

@@ -14,7 +14,8 @@ import typer
 
 from regard.commands.options import BatchSize, Beam, Cpus, DecodingPrecision, EnsembleRuns, Gpus, On, RunFolder, Workers
 from regard.commands.terminal import write_line, write_message
-from regard.errors import ConfigError, DataError
+from regard.errors import ConfigError, DataError, counted
+from regard.input_files import folder_names
 from regard.progress import stage
 
 if TYPE_CHECKING:
@@ -59,12 +60,12 @@ def shortlist(
     if not learned.tokens:
         raise ConfigError(f"{source}: no word of these pairs is linked")
     write_shortlist(run, learned)
-    write_line(f"{run / FILE}: {len(learned.tokens)} source tokens")
+    write_line(f"{run / FILE}: {counted(len(learned.tokens), 'source token')}")
     with stage("Measuring the shortlist"):
         found = measure_shortlist(opened, learned, apart[:_MOST_MEASURED])
     if found.pairs:
         write_message(
-            f"{found.pairs} pairs left out: {found.tokens:.0f} of {len(opened.vocabularies.target)} tokens per sentence, "
+            f"{counted(found.pairs, 'pair')} left out: {found.tokens:.0f} of {len(opened.vocabularies.target)} tokens per sentence, "
             f"with {found.covered:.2%} of the tokens of the targets"
         )
 
@@ -137,7 +138,7 @@ def _split(source: str, out: Path, lines: int) -> None:
         if mark.read_bytes() != about:
             raise ConfigError(f"{out}: holds translations of other sources, or in files of another length; choose another --out")
         return
-    if out.exists() and any(path.name != SOURCE for path in out.iterdir()):
+    if out.exists() and folder_names(out) - {SOURCE}:
         raise ConfigError(f"{out}: exists and holds something else; choose another --out")
     shutil.rmtree(out / SOURCE, ignore_errors=True)  # of a killed command
     every, number = (line for path in paths for line in stream_bytes(path)), 0

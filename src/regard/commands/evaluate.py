@@ -10,6 +10,7 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
+from regard import progress
 from regard.commands.options import BatchSize, Beam, EnsembleRuns, LengthPenalty, LinkUnit, MaxLength, RunFolder, refuse
 from regard.commands.scoring import pair_columns
 from regard.commands.streaming import WORKER
@@ -184,7 +185,8 @@ def _translation(run: Path, given: Mapping[str, Any]) -> tuple[dict[str, Any], l
     }
     if other is not None:
         search = chosen_decoding(other.run.config, **_changes(given))
-        outputs = [item.text for item in other.translate([pair[0] for pair in pairs], decoding=search)]
+        with progress.stage(f"Evaluating the baseline {baseline}"):
+            outputs = [item.text for item in other.translate([pair[0] for pair in pairs], decoding=search)]
         found = paired_bootstrap(evaluation.outputs, outputs, [pair[1] for pair in pairs])
         report["against"] = describe_comparison(found, str(baseline), write_line)
     return report, evaluation.outputs
@@ -226,7 +228,8 @@ def _labels(run: Path, given: Mapping[str, Any]) -> tuple[dict[str, Any], list[s
     describe_labels(evaluation, write_line)
     report = {"examples": given["--examples"], **evaluation.to_json()}
     if (baseline := given["--baseline"]) is not None:
-        other = evaluate_labels(open_sentence_run(baseline, type(opened.config)), file)
+        with progress.stage(f"Evaluating the baseline {baseline}"):
+            other = evaluate_labels(open_sentence_run(baseline, type(opened.config)), file)
         expected = [example.label for example in file.examples]
         report["against"] = describe_label_comparison(evaluation, other, expected, str(baseline), write_line)
     return report, evaluation.outputs

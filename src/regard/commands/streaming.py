@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from regard import progress
 from regard.commands.terminal import write_message, write_text
@@ -64,7 +64,7 @@ def input_chunks(awaited: str, files: Sequence[Path] | None = None, *, most: int
     Raises:
         DataError: standard input is closed, or it or a file cannot be read.
     """
-    from regard.data.lines import LineDecoder, iter_lines, stream_lines, undecoded_lines
+    from regard.data.lines import LineDecoder, iter_lines, stream_lines, strip_ends
     from regard.tasks.chunking import CHUNK_CHARACTERS, CHUNK_ITEMS, in_chunks
 
     most = most or CHUNK_ITEMS
@@ -87,7 +87,7 @@ def input_chunks(awaited: str, files: Sequence[Path] | None = None, *, most: int
     progress.hide()  # from here on the command waits for others
     decoder, mark = LineDecoder("standard input"), True
     for chunk in _raw_chunks(_blocks(descriptor), most, CHUNK_CHARACTERS):
-        yield list(decoder.decode(undecoded_lines(cast(BinaryIO, chunk), mark=mark)))
+        yield list(decoder.decode(strip_ends(chunk, mark=mark)))
         mark = False  # only the first line can start with a byte order mark
     decoder.summarize()
 
@@ -168,7 +168,7 @@ def answer_lines(
         chunks: lines, see `input_chunks`, or other items with one answer each.
         read: converts a line and its number (from 1) to an `InputItem`; see `text_reader`. An unreadable line gets an empty line, or an
             object with its "error".
-        work: returns the results of a chunk's items, in order; each has `to_json`.
+        work: returns the results of a chunk's items, in order; each has `to_json`, and `error` if its item turned out to be unreadable.
         show: prints warnings about a result to standard error, and returns it as text.
         json_lines: write JSON objects instead of text.
         total: expected number of answers; None: the number of lines, if standard input is a file.
@@ -215,6 +215,7 @@ def _answer_chunks(
                     write_text(dump_json(question.head) if json_lines else "")
                     continue
                 result = next(found)
+                bad += getattr(result, "error", None) is not None
                 text = show(number, result)
                 write_text(dump_json({**question.head, **result.to_json()}) if json_lines else text)
             sys.stdout.flush()
@@ -239,14 +240,11 @@ def _lines_waiting() -> int | None:
     return lines + (last != b"\n")
 
 
-def text_reader(
-    fields: tuple[str, ...] | None, plain: Callable[[int, str], Any] = lambda _, line: line, *, second: bool = False, breaks: bool = False
-) -> Callable[[int, str], InputItem]:
+def text_reader(fields: tuple[str, ...] | None, *, second: bool = False, breaks: bool = False) -> Callable[[int, str], InputItem]:
     """Return the line reader of a command, for `answer_lines`.
 
     Args:
         fields: JSON fields of the texts, one string or a tuple; None: lines are plain text.
-        plain: converts a plain line to an item.
         second: objects may have a second input, "second".
         breaks: keep line feeds inside a text of an object.
 
@@ -255,7 +253,7 @@ def text_reader(
         InputItem(item='a dog', head={'id': 7})
     """
     if fields is None:
-        return lambda number, line: InputItem(plain(number, line), {})
+        return lambda _, line: InputItem(line, {})
     from regard.data.lines import whole_characters
     from regard.data.parallel import join_inputs
 
@@ -328,9 +326,11 @@ def _blocks(descriptor: int) -> queue.Queue[bytes | OSError]:
 
 def _raw_chunks(blocks: queue.Queue[bytes | OSError], most: int, most_bytes: int) -> Iterator[list[bytes]]:
     # Lists of complete lines; an incomplete line waits for its rest or for the end of the input.
+    from regard.data.lines import MAX_LINE_BYTES, line_too_long
+
     lines: list[bytes] = []
     rest: list[bytes] = []
-    deadline = 0.0
+    deadline, number, size = 0.0, 1, 0
     while True:
         try:
             wait = min(PAUSE_SECONDS, deadline - time.monotonic()) if lines else None
@@ -348,9 +348,13 @@ def _raw_chunks(blocks: queue.Queue[bytes | OSError], most: int, most_bytes: int
         *whole, last = block.split(b"\n")
         if whole:
             whole[0] = b"".join([*rest, whole[0]])
-            rest = []
+            rest, size, number = [], 0, number + len(whole)
         lines += [line + b"\n" for line in whole]
         rest.append(last)
+        if (size := size + len(last)) > MAX_LINE_BYTES:
+            if lines:  # answered before the error
+                yield lines
+            raise line_too_long("standard input", number)
         while full := _full(lines, most, most_bytes):
             yield lines[:full]
             lines = lines[full:]

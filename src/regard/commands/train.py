@@ -12,7 +12,7 @@ import typer
 
 from regard.commands.options import Config, From, Out, Overrides, PrintConfig
 from regard.commands.terminal import write_line, write_message
-from regard.errors import ConfigError
+from regard.errors import ConfigError, counted
 
 if TYPE_CHECKING:
     from regard.config import RunConfig
@@ -121,7 +121,9 @@ def _train(
         write_message(f"stopped by signal {result.interrupted} after update {result.step}; the same command resumes")
         raise typer.Exit(128 + result.interrupted)
     why = {"epochs": "all epochs", "max_updates": "training.max_updates", "patience": "training.patience"}.get(result.reason, result.reason)
-    write_line(f"{result.step:,} updates ({why}); model in {result.model}; sha256 of the last weights {result.weights_sha256}")
+    write_line(
+        f"{counted(result.step, 'update', form=',')} ({why}); model in {result.model}; sha256 of the last weights {result.weights_sha256}"
+    )
     if examples is not None:
         describe_labels(evaluate_labels(open_sentence_run(out), examples), write_line)
 

@@ -12,7 +12,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from regard.data.lines import open_whole, unreadable
-from regard.errors import DataError
+from regard.errors import DataError, counted
 from regard.strict_json import parse_json
 
 NAME = "features"
@@ -43,7 +43,7 @@ def write_features(path: str | Path, ids: Sequence[str], rows: Iterable[np.ndarr
     """
     path = Path(path)
     if not ids or len(set(ids)) < len(ids):
-        raise DataError(f"{path}: {len(ids)} ids, {len(set(ids))} different: expected at least one, none twice")
+        raise DataError(f"{path}: {counted(len(ids), 'id')}, {len(set(ids))} different: expected at least one, none twice")
     with open_whole(path) as stream:
         count, first = 0, None
         for count, row in enumerate(rows, start=1):
@@ -55,7 +55,7 @@ def write_features(path: str | Path, ids: Sequence[str], rows: Iterable[np.ndarr
                 raise DataError(f"{path}, row {count}: {row.dtype} {row.shape}, {expected}")
             stream.write(np.ascontiguousarray(row).astype(row.dtype.newbyteorder("<"), copy=False).tobytes())
         if count != len(ids):
-            raise DataError(f"{path}: {count} rows, but {len(ids)} ids")
+            raise DataError(f"{path}: {counted(count, 'row')}, but {counted(len(ids), 'id')}")
 
 
 class FeatureFile:

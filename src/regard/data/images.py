@@ -17,7 +17,7 @@ from PIL import Image
 from regard.data.image_archive import ArchivedImage
 from regard.data.image_decoding import decode_square
 from regard.data.lines import read_lines, unreadable
-from regard.errors import ConfigError, DataError, shown
+from regard.errors import ConfigError, DataError, counted, shown
 
 # An image file, or one inside a tar.
 ImageSource = str | Path | ArchivedImage
@@ -166,7 +166,9 @@ def expand_images(arguments: Sequence[str | Path]) -> ImageList:
             files = _files_of(argument)
             images = [path for path in files if path.suffix.lower() in ENDINGS]
             if not images:
-                raise DataError(f"{argument}: {len(files)} files, none with the ending of an image ({', '.join(ENDINGS[:4])} ...)")
+                raise DataError(
+                    f"{argument}: {counted(len(files), 'file')}, none with the ending of an image ({', '.join(ENDINGS[:4])} ...)"
+                )
             paths += sorted(images, key=natural_order)
             ignored += len(files) - len(images)
         elif argument.suffix.lower() == LIST_ENDING:

@@ -25,6 +25,8 @@ from regard.input_files import is_device, open_input
 from regard.progress import message, stage
 
 CHUNK_BYTES = 1 << 20
+MAX_LINE_BYTES = 1 << 26
+"""Max bytes of a line, without which input that has no line feed, such as /dev/zero, would fill the memory."""
 _GZIP_MAGIC = b"\x1f\x8b"
 # Every character that some reader treats as a line end (str.splitlines, browsers, C strings).
 _BREAKS = str.maketrans(dict.fromkeys("\n\r\v\f\x1c\x1d\x1e\x85\u2028\u2029\0", " "))
@@ -46,7 +48,8 @@ def read_lines(path: str | Path) -> list[str]:
         The lines without line ends.
 
     Raises:
-        DataError: the file is missing, a folder, not readable, or named `.gz` without complete gzip data.
+        DataError: the file is missing, a folder, not readable, or named `.gz` without complete gzip data, or a line is longer than
+            `MAX_LINE_BYTES`.
 
     Example:
         >>> import tempfile
@@ -144,7 +147,7 @@ def stream_bytes(path: str | Path, *, mark: bool = True) -> Iterator[bytes]:
     done = 0
     try:
         with open_input(path) as raw, _opened(path, raw, raw) as stream:
-            for line in undecoded_lines(stream, mark=mark):
+            for line in strip_ends(_whole_lines(stream, path), mark=mark):
                 yield line
                 done += 1
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
@@ -273,22 +276,48 @@ def iter_lines(stream: BinaryIO, name: str | Path = "standard input") -> Iterato
     Returns:
         An iterator over the lines.
 
+    Raises:
+        DataError: a line is longer than `MAX_LINE_BYTES`; raised during iteration.
+
     Example:
         >>> import io
         >>> list(iter_lines(io.BytesIO(b"\xef\xbb\xbfa\rb\r\n\n")))
         ['a\rb', '']
     """
-    return _decoded(undecoded_lines(stream), name)
+    return _decoded(strip_ends(_whole_lines(stream, name)), name)
 
 
-def undecoded_lines(stream: BinaryIO, *, mark: bool = True) -> Iterator[bytes]:
-    r"""Yield the lines of a binary stream undecoded, by the rules of `iter_lines`.
+def _whole_lines(stream: BinaryIO, name: str | Path) -> Iterator[bytes]:
+    number = 1
+    while line := stream.readline(MAX_LINE_BYTES + 1):
+        if len(line) > MAX_LINE_BYTES:
+            raise line_too_long(name, number)
+        yield line
+        number += 1
+
+
+def line_too_long(name: str | Path, number: int) -> DataError:
+    """Return the error for a line of more than `MAX_LINE_BYTES`.
 
     Example:
-        >>> list(undecoded_lines(io.BytesIO(b"a\r\nb")))
+        >>> str(line_too_long("a.txt", 3))
+        'a.txt, line 3: longer than 67,108,864 bytes, the maximum; is it text with line feeds?'
+    """
+    return DataError(f"{name}, line {number}: longer than {MAX_LINE_BYTES:,} bytes, the maximum; is it text with line feeds?")
+
+
+def strip_ends(raw: Iterable[bytes], *, mark: bool = True) -> Iterator[bytes]:
+    r"""Yield lines without their ends, by the rules of `read_lines`.
+
+    Args:
+        raw: lines with their line feeds.
+        mark: remove a byte order mark from the first.
+
+    Example:
+        >>> list(strip_ends([b"a\r\n", b"b"]))
         [b'a', b'b']
     """
-    lines = iter(cast(Iterable[bytes], stream))
+    lines = iter(raw)
     for first in lines:
         line = first.removeprefix(codecs.BOM_UTF8) if mark else first
         if line:  # a byte order mark and nothing after it: no line

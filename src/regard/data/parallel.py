@@ -200,7 +200,7 @@ def held_out_indices(pairs: int, count: int, seed: int) -> list[int]:
     if count < 1:
         raise ConfigError(f"held_out: {count}, expected at least 1")
     if pairs < 2:
-        raise DataError(f"{pairs} sentence pairs: at least 2 are needed to hold one out for validation")
+        raise DataError(f"{counted(pairs, 'sentence pair')}: at least 2 are needed to hold one out for validation")
     return sorted(random.Random(f"held out {seed}").sample(range(pairs), max(1, min(count, pairs // 10))))
 
 

@@ -6,10 +6,11 @@ every run. This trainer is deterministic.
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 import numpy as np
 
@@ -25,7 +26,18 @@ _SHRINK = 0.75
 _FLOOR = 1e-3  # count of a character that no best path uses
 
 
-def train_unigram(texts: Iterable[str], *, size: int, specials: Sequence[str]) -> list[tuple[str, float]]:
+class Tell(Protocol):
+    """Called after each round of the EM algorithm."""
+
+    def __call__(self, *, done: int, total: int) -> None:
+        """Report finished rounds, and how many there are in all, at most."""
+
+
+def _silent(*, done: int, total: int) -> None:
+    pass
+
+
+def train_unigram(texts: Iterable[str], *, size: int, specials: Sequence[str], tell: Tell = _silent) -> list[tuple[str, float]]:
     """Learn pieces and their log-probabilities: at most `size`, the specials first with 0.0, then by falling score.
 
     Start from the substrings that fill the most text, estimate their probabilities by EM over all segmentations of
@@ -58,12 +70,13 @@ def train_unigram(texts: Iterable[str], *, size: int, specials: Sequence[str]) -
     corpus = [_Lattice(chunk, numbers, weights) for chunk, weights in _by_length(words)]
     themselves = [_Lattice(chunk, numbers, weights) for chunk, weights in _by_length(dict.fromkeys(pieces[len(alphabet) :], 1))]
     alive = np.ones(len(pieces), dtype=bool)
-    while True:
+    for done in itertools.count(1):
         for _ in range(2):
             expected = sum((lattice.expected_counts(_normal(counts)) for lattice in corpus), np.zeros(len(pieces)))
             alive[len(alphabet) :] &= expected[len(alphabet) :] >= 0.5  # half an occurrence, as in SentencePiece
             # Minus a half: the digamma of the variational Bayes step, which starves rare pieces.
             counts = np.where(alive, np.maximum(expected - 0.5, _FLOOR), 0.0)
+        tell(done=done, total=done + _rounds(int(alive.sum()), room))
         if alive.sum() <= room:
             break
         keep = max(room, int(_SHRINK * alive.sum()))
@@ -74,6 +87,14 @@ def train_unigram(texts: Iterable[str], *, size: int, specials: Sequence[str]) -
         counts = np.where(alive, counts, 0.0)
     scored = {pieces[number]: float(np.log(_normal(counts)[number])) for number in np.flatnonzero(alive)}
     return [(special, 0.0) for special in specials] + [(piece, round(score, 6)) for piece, score in _ranked(scored)]
+
+
+def _rounds(pieces: int, room: int) -> int:
+    """Return how many more rounds reduce the pieces to those that there is room for, at most."""
+    rounds = 0
+    while pieces > room:
+        pieces, rounds = max(room, int(_SHRINK * pieces)), rounds + 1
+    return rounds
 
 
 class _Lattice:

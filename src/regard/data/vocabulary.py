@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import os
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,7 +17,7 @@ from regard.data.lines import single_line, unreadable, whole_characters, write_f
 from regard.data.unigram import train_unigram
 from regard.errors import ConfigError, DataError, MissingExtraError, shown
 from regard.input_files import open_input
-from regard.progress import stage
+from regard.progress import Stage, stage
 from regard.strict_json import parse_json
 
 PAD = 0
@@ -108,7 +109,9 @@ class Vocabulary:
         return len(self._bytes)
 
     @classmethod
-    def train(cls, texts: Iterable[str], *, kind: str, size: int, min_count: int = 1) -> Vocabulary:
+    def train(
+        cls, texts: Iterable[str], *, kind: str, size: int, min_count: int = 1, name: str = "vocabulary", total: int | None = None
+    ) -> Vocabulary:
         """Learn a vocabulary from texts; the same texts give the same vocabulary.
 
         Args:
@@ -116,6 +119,8 @@ class Vocabulary:
             kind: "bpe", "unigram", "word" or "character".
             size: maximum entries, special tokens included; >= 260 for bpe (4 and all bytes), else >= 5.
             min_count: minimum count for word and character; >= 1.
+            name: its name in progress reports.
+            total: about how many texts there are, for the same; None: unknown.
 
         Returns:
             The vocabulary, possibly smaller than `size`.
@@ -131,18 +136,18 @@ class Vocabulary:
         least = 260 if kind == "bpe" else 5
         if size < least or min_count < 1:
             raise ConfigError(f"vocabulary.size {size}, min_count {min_count}: {kind} needs at least {least} and 1")
-        with stage("Learning a vocabulary", unit="lines") as learning:
-            checked = _Checked(_then(learning.track(texts), lambda: learning.update(figures="choosing entries")))
+        with ExitStack() as stack:
+            choosing = stage(f"Choosing entries of the {name}", unit="rounds")
+            checked = _Checked(_tracked(texts, stage(f"Learning the {name}", total=total, unit="lines"), choosing, stack))
             tokenizer = _frame(kind)
             options: dict[str, Any] = {"vocab_size": size, "special_tokens": list(STORED), "show_progress": False}
             if kind == "unigram":
-                tokenizer.model = models.Unigram(train_unigram(checked, size=size, specials=STORED), UNK)
+                tokenizer.model = models.Unigram(train_unigram(checked, size=size, specials=STORED, tell=choosing.update), UNK)
             elif kind == "bpe":
                 trainer = trainers.BpeTrainer(initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), **options)
                 tokenizer.train_from_iterator(checked, trainer)
             else:
                 tokenizer.train_from_iterator(checked, trainers.WordLevelTrainer(min_frequency=min_count, **options))
-            learning.update(figures="")
         if not checked.any_text:
             raise DataError("no text to train a vocabulary on: expected at least one line that is not blank")
         # Trainers register special tokens as strings to match in any text; a tokenizer rebuilt from the model does not.
@@ -292,9 +297,13 @@ def _continues_word(data: bytes) -> bool:
     return text[:1].isalnum()
 
 
-def _then(items: Iterable[str], end: Callable[[], None]) -> Iterator[str]:
-    yield from items
-    end()
+def _tracked(texts: Iterable[str], learning: Stage, choosing: Stage, stack: ExitStack) -> Iterator[str]:
+    """Yield texts in a stage; at their end another one takes its place in the stack."""
+    stack.enter_context(learning)
+    yield from learning.track(texts)
+    learning.update(total=learning.done)  # a sample has about as many as planned
+    stack.close()
+    stack.enter_context(choosing)
 
 
 class _Checked:

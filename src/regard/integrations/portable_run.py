@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import glob
 import hashlib
+import json
 import math
 import os
 import shutil
@@ -22,6 +23,7 @@ from regard.config import CaptioningConfig, DecodingConfig, RunConfig, Translati
 from regard.data.shortlist import Shortlist
 from regard.data.vocabulary import BOS, EOS, IMPORTED, PAD, UNK
 from regard.errors import ConfigError, DataError, os_reason
+from regard.input_files import folder_names
 from regard.integrations.graph import ModelGraphs, Port
 from regard.strict_json import parse_json
 from regard.tasks.run_folder import VOCABULARY
@@ -31,6 +33,8 @@ from regard.tasks.translation_run import vocabulary_files
 
 FORMAT = "regard graphs 1"
 LARGEST_HALF = 65504
+MOVING = ".moving.json"
+"""File of the temporary folder: the names that are moved from there to their place."""
 
 
 class OpenedRun(NamedTuple):
@@ -83,7 +87,8 @@ def check_output(folder: Path) -> None:
     place = folder.resolve()
     if folder.exists() and not folder.is_dir():
         raise ConfigError(f"{folder}: expected a folder, found a file; choose another --out")
-    if folder.exists() and set(folder.iterdir()) - {folder / path.name for path in _leftovers(place, place)}:
+    left = _leftovers(place, place)
+    if folder.exists() and folder_names(folder) - {name for path in left for name in (path.name, *_moved(path))}:
         raise ConfigError(f"{folder}: exists and is not empty; choose another --out")
 
 
@@ -112,19 +117,22 @@ def new_folder(folder: Path) -> Iterator[Path]:
     temporary = parent / f"{_prefix(place)}{os.getpid()}"
     try:
         for left in (*_leftovers(place, place), *_leftovers(place, place.parent)):
-            shutil.rmtree(left, ignore_errors=True)
+            _discard(left, place)
         temporary.mkdir(parents=True)
         with _unwinding():
             yield temporary
-        if place.exists():  # perhaps the current folder, which keeps its identity
-            for path in temporary.iterdir():
-                path.rename(place / path.name)
-        else:
-            temporary.rename(place)
+            if place.exists():  # perhaps the current folder, which keeps its identity
+                names = sorted(path.name for path in temporary.iterdir())
+                (temporary / MOVING).write_text(json.dumps(names), encoding="utf-8")
+                for name in names:
+                    (temporary / name).rename(place / name)
+                (temporary / MOVING).unlink()
+            else:
+                temporary.rename(place)
     except OSError as error:
         raise ConfigError(f"{folder}: cannot be written ({os_reason(folder, error)})") from error
     finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+        _discard(temporary, place)
 
 
 def _prefix(place: Path) -> str:
@@ -137,6 +145,26 @@ def _leftovers(place: Path, parent: Path) -> list[Path]:
     found = parent.glob(glob.escape(_prefix(place)) + "*") if parent.is_dir() else ()
     numbers = {path: path.name.removeprefix(_prefix(place)) for path in found if path.is_dir()}
     return [path for path, number in numbers.items() if number.isdecimal() and not _runs(int(number))]
+
+
+def _moved(left: Path) -> list[str]:
+    """Return the names that a killed export had moved from its temporary folder to their place."""
+    try:
+        names = parse_json((left / MOVING).read_bytes())
+    except (OSError, ValueError):
+        return []
+    return [name for name in names if Path(name).name == name and not os.path.lexists(left / name)]
+
+
+def _discard(temporary: Path, place: Path) -> None:
+    """Remove a temporary folder, and what was moved from it to its place by an export that did not end."""
+    for name in _moved(temporary):
+        path = place / name
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
+    shutil.rmtree(temporary, ignore_errors=True)
 
 
 def _runs(process: int) -> bool:

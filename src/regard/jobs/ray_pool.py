@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import socket
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -16,6 +17,10 @@ from regard.jobs.pool import Answer, Job, Pool, WorkerLost
 from regard.jobs.process_worker import ProcessWorker
 
 CONNECT_SECONDS = 10.0
+"""Seconds to wait for a connection, and for the first bytes of the program that listens."""
+HTTP2_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+HTTP2_SETTINGS = b"\0\0\0\4\0\0\0\0\0"
+"""An empty SETTINGS frame: three bytes of length, type 4, flags, four bytes of stream; both sides begin with one."""
 RAY_TOKEN = "~/.ray/auth_token"
 
 
@@ -55,17 +60,58 @@ def _connect(on: str) -> Any:
         ray: Any = importlib.import_module("ray")
     except ImportError as error:
         raise missing_extra(f"--on {on} needs ray", "ray") from error
-    host, _, port = on.removeprefix("ray://").rpartition(":")
-    if on != "ray" and not (host and port.isdecimal() and int(port) < 2**16):
+    if on != "ray" and _split(on) is None:
         raise ConfigError(f'--on {on}: expected "ray" or the address of a Ray cluster, HOST:PORT or ray://HOST:PORT')
     if not ray.is_initialized():
+        address, origin = _own_cluster() if on == "ray" else (on, "")
         try:
-            if on != "ray":  # Ray itself would wait for minutes
-                socket.create_connection((host, int(port)), timeout=CONNECT_SECONDS).close()
+            if (place := _split(address)) is not None:  # Ray itself would wait for minutes
+                check_listener(*place)
             ray.init(None if on == "ray" else on, log_to_driver=False, logging_level="ERROR", include_dashboard=False)
         except (ConnectionError, ValueError, RuntimeError, OSError) as error:
-            raise ConfigError(f"--on {on}: no Ray cluster there ({' '.join(str(error).split())[:200]})") from error
+            where = f"at {address}, of {origin}" if origin else "there"
+            raise ConfigError(f"--on {on}: no Ray cluster {where} ({' '.join(str(error).split())[:200]})") from error
     return ray
+
+
+def _split(address: str) -> tuple[str, int] | None:
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    return (host.strip("[]"), int(port)) if host and port.isdecimal() and int(port) < 2**16 else None
+
+
+def _own_cluster() -> tuple[str, str]:
+    """Return the address of the cluster that this machine belongs to, as Ray finds it, and where it is named; empty if there is none."""
+    if address := os.environ.get("RAY_ADDRESS"):
+        return address, "RAY_ADDRESS"
+    file = Path(os.environ.get("RAY_TMPDIR") or os.environ.get("TMPDIR") or "/tmp", "ray", "ray_current_cluster")
+    try:
+        return file.read_text(encoding="utf-8").strip(), f"{file}, which `ray stop` removes"
+    except (OSError, ValueError):
+        return "", ""
+
+
+def check_listener(host: str, port: int) -> None:
+    """Check that the program at an address speaks HTTP/2, as Ray does (gRPC).
+
+    Raises:
+        OSError: nobody listens there, or another program, or it does not answer.
+    """
+    with socket.create_connection((host, port), timeout=CONNECT_SECONDS) as connection:
+        if os.environ.get("RAY_USE_TLS", "0") == "1":  # encrypted: Ray itself must say hello
+            return
+        connection.sendall(HTTP2_PREFACE + HTTP2_SETTINGS)
+        found, until = b"", time.monotonic() + CONNECT_SECONDS
+        while len(found) < len(HTTP2_SETTINGS):
+            connection.settimeout(max(until - time.monotonic(), 0.001))
+            try:
+                more = connection.recv(len(HTTP2_SETTINGS) - len(found))
+            except TimeoutError as error:
+                raise OSError(f"another program listens there: no answer in {CONNECT_SECONDS:.0f} s") from error
+            if not more:
+                break
+            found += more
+    if found[3:4] != HTTP2_SETTINGS[3:4] or found[5:] != HTTP2_SETTINGS[5:]:
+        raise OSError("another program listens there, which does not speak Ray's protocol")
 
 
 class RemoteWorker:

@@ -10,7 +10,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from regard.errors import DataError
+from regard.errors import DataError, counted
 from regard.metrics.caption_tokens import TOKENIZER, caption_tokens
 from regard.metrics.score import Score
 
@@ -172,7 +172,8 @@ def _checked(
     if isinstance(references, str) or isinstance(hypotheses, str):
         raise DataError("references and hypotheses: expected lists, found one string")
     if len(references) != len(hypotheses):
-        raise DataError(f"references of {len(references)} images, but {len(hypotheses)} hypotheses: one for each is expected")
+        found = counted(len(hypotheses), "hypothesis", "hypotheses")
+        raise DataError(f"references of {counted(len(references), 'image')}, but {found}: one for each is expected")
     _check_references(references)
     texts = {isinstance(caption, str) for item in (*references, hypotheses) for caption in item}
     if len(texts) > 1:

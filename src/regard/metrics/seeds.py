@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from regard.errors import DataError
+from regard.errors import DataError, counted
 from regard.metrics.significance import score_of_counts
 
 LEVEL = 0.05
@@ -53,7 +53,7 @@ def run_score(metric: str, counts: np.ndarray) -> RunScore:
         0.5
     """
     if len(counts) < 2:
-        raise DataError(f"{len(counts)} test items: a comparison needs at least 2")
+        raise DataError(f"{counted(len(counts), 'test item')}: a comparison needs at least 2")
     total = counts.sum(0)
     without = total - counts
     if metric == "mean":

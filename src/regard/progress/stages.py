@@ -181,7 +181,7 @@ class Stage:
             share = f" ({self.done / self.total:.0%})" if self.total else ""
             parts.append(f"{self.done:,} of {self.total:,} {self.unit}{share}")
         elif self.done:
-            parts.append(f"{self.done:,} {self.unit}")
+            parts.append(f"{self.done:,} {_one(self.unit) if self.done == 1 else self.unit}")
         # A narrow terminal cuts the end, so the time comes first and the figures last.
         if self.ended is not None:
             parts.append(f"took {clock(self.seconds)}")
@@ -341,6 +341,10 @@ def clock(seconds: float) -> str:
     """
     minutes, rest = divmod(round(seconds), 60)
     return f"{minutes // 60}:{minutes % 60:02d}:{rest:02d}"
+
+
+def _one(unit: str) -> str:
+    return unit[:-2] if unit.endswith(("ches", "shes", "xes", "sses")) else unit.removesuffix("s")
 
 
 _LISTENER: Listener | None = log_events

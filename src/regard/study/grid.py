@@ -23,7 +23,7 @@ from typing import Any
 from safetensors import safe_open
 
 from regard import progress
-from regard.config import describe_changes, dump_config, load_config, validate
+from regard.config import RunConfig, describe_changes, dump_config, load_config, validate
 from regard.config.study import StudyCell, StudyConfig, cell_config, study_cells
 from regard.data.lines import write_files
 from regard.errors import ConfigError, RegardError, TrainingError
@@ -34,12 +34,25 @@ from regard.strict_json import parse_json
 from regard.study.explained import check_methods, explained_as, explained_run
 from regard.study.live import LiveTable
 from regard.study.measure import attention_of, checkpoint_selection, measure_run
+from regard.study.results import (
+    RUNS,
+    VALUES,
+    Outdated,
+    Tested,
+    TestSets,
+    difference,
+    earlier_file,
+    failure_file,
+    read_result,
+    result_file,
+)
 from regard.tasks.table import TASKS
 from regard.training import StopSignal, run_lock
 
-RUNS, RESULTS, CONFIGS, TRIALS, FAILED = "runs", "results", "configs", "trials", "failed"
+CONFIGS, TRIALS = "configs", "trials"
 TRIAL_UPDATES = (10, 30)  # before the clock starts, and with it
 POLL = 0.2
+PATIENCE = 1.0  # seconds to hear of a signal that has stopped a training
 # Exit codes of a training that was killed, or was stopped and has saved.
 ENDED = {-signal.SIGKILL: signal.SIGKILL} | {
     code: number for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1) for code in (-number, 128 + number)
@@ -67,6 +80,7 @@ def run_study(
     """Do the missing runs of a study.
 
     Every run is a resumable `regard train` in its own process. If a worker is lost, another one resumes its run from the latest checkpoint.
+    Finished runs whose test set has changed are measured again, see `regard.study.results.Outdated`.
 
     Args:
         study: the study.
@@ -80,7 +94,7 @@ def run_study(
         0 if all runs are done, otherwise the number of the signal that stopped it.
 
     Raises:
-        ConfigError: see `check_study`; or a test file is missing.
+        ConfigError: see `check_study`; or a test file is missing, or the weights of a run whose test set has changed.
         TrainingError: runs failed (the others are done), or another process runs this study.
 
     Example:
@@ -96,6 +110,8 @@ def run_study(
     check_study(study, folder, beside=beside)
     _check_test_files(study)
     with run_lock(folder), StopSignal() as stop:
+        outdated = Outdated(study, folder, beside=beside)
+        outdated.set_aside()
         waiting = [cell for cell in plan if not _measured(study, folder, cell)]
         pool, cells = pool or Pool(lambda number: _Here(train), 1), {cell.name: cell for cell in plan}
         with LiveTable(folder / RUNS, pool, total=len(plan), done=len(plan) - len(waiting)) as table:
@@ -118,7 +134,8 @@ def run_study(
                     pool.stop()
 
             job = {"study": study.model_dump(mode="json"), "folder": str(folder.resolve()), "beside": str(beside.resolve())}
-            pool.run({cell.name: {**job, "cell": cell.model_dump()} for cell in waiting}, done, tick)
+            jobs = {cell.name: {**job, "cell": cell.model_dump(), "tested": outdated.tested[cell.name]} for cell in waiting}
+            pool.run(jobs, done, tick)
         if stop.received:
             return stop.received
     if failed:
@@ -130,7 +147,7 @@ def do_run(job: Job, train: Trainer) -> Answer:
     """Do or resume a run of a study.
 
     Args:
-        job: study, its folder, the folder of its file, and the run, from `run_study`.
+        job: study, its folder, the folder of its file, the run, and its test set, from `run_study`.
         train: see `run_study`.
 
     Returns:
@@ -143,7 +160,8 @@ def do_run(job: Job, train: Trainer) -> Answer:
     cell, folder, beside = StudyCell(**job["cell"]), Path(job["folder"]), Path(job["beside"])
     try:
         updates = _updates(study, folder, cell, beside, train)
-        _do(study, folder, cell, dump_config(cell_config(study, cell, folder=beside, updates=updates)), train)
+        figures = _do(study, folder, cell, cell_config(study, cell, folder=beside, updates=updates), train, tested=job["tested"])
+        write_files({result_file(folder, cell): (json.dumps(figures) + "\n").encode()})
     except StudyStopped:
         return {"stopped": True}
     except RegardError as error:
@@ -195,46 +213,20 @@ def check_study(study: StudyConfig, folder: Path, *, beside: Path) -> None:
 
 
 def _measured(study: StudyConfig, folder: Path, cell: StudyCell) -> bool:
-    # Methods can be added to a study whose runs are done: these are measured again, without training.
+    # Methods and checkpoints can be added to a study whose runs are done: these are measured again, without training.
     path = result_file(folder, cell)
-    if not path.exists() or not study.methods:
+    if not path.exists() or not (study.methods or study.checkpoints):
         return path.exists()
-    return (read_result(path, study.compared_by).get("methods") or {}).get("asked") == explained_as(study)
+    found = read_result(path, study.compared_by)
+    explained = not study.methods or (found.get("methods") or {}).get("asked") == explained_as(study)
+    return explained and (not study.checkpoints or found.get("selection") is not None)
 
 
 def _check_test_files(study: StudyConfig) -> None:
     for name, data in study.data.items():
         for key, value in data.test.items():
-            if key not in ("link_unit", "split") and not Path(value).exists():
+            if key not in VALUES and not Path(value).exists():
                 raise ConfigError(f"{study.name}: data.{name}.test.{key}: {value}: no such file; no run could be measured")
-
-
-def failure_file(folder: Path, cell: StudyCell) -> Path:
-    """Return the file with the reason of a run's failure; obsolete once the run is done."""
-    return folder / FAILED / f"{cell.name}.txt"
-
-
-def result_file(folder: Path, cell: StudyCell) -> Path:
-    """Return the result file of a run."""
-    return folder / RESULTS / f"{cell.name}.json"
-
-
-def read_result(path: Path, metric: str) -> dict[str, Any]:
-    """Return the figures of a run.
-
-    Raises:
-        ConfigError: the file is damaged, or its main score is another.
-    """
-    again = "remove it to measure the run again"
-    try:
-        found = parse_json(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"{path}: damaged result: {error}; {again}") from error
-    if not isinstance(found, dict):
-        raise ConfigError(f"{path}: damaged result: expected an object; {again}")
-    if found.get("main") != metric:
-        raise ConfigError(f"{path}: its main score is {found.get('main')}, the study compares by {metric}; {again}")
-    return found
 
 
 def train_command(study: StudyConfig, config: Path, run: Path) -> list[str]:
@@ -253,17 +245,21 @@ def _put_once(path: Path, text: str) -> None:
         draft.unlink()
 
 
-def _do(study: StudyConfig, folder: Path, cell: StudyCell, config: str, train: Trainer) -> None:
-    path, run = folder / CONFIGS / f"{cell.name}.yaml", folder / RUNS / cell.name
-    write_files({path: config.encode()})
+def _do(study: StudyConfig, folder: Path, cell: StudyCell, config: RunConfig, train: Trainer, *, tested: Tested) -> dict[str, Any]:
+    """Train and measure a run; return its result."""
+    path, run, test = folder / CONFIGS / f"{cell.name}.yaml", folder / RUNS / cell.name, study.data[cell.data].test
+    write_files({path: dump_config(config).encode()})
     (folder / RUNS).mkdir(exist_ok=True)
     command = train_command(study, path, run)
     done_before = (run / "log.jsonl").exists() and any(event["event"] == "done" for event in _events(run))
     megabytes = train(command, folder / RUNS / f"{cell.name}.log")
-    measured = measure_run(study.task, run, study.data[cell.data].test, metric=study.metric)
-    figures = _training_figures(run) | {
+    if changed := difference(tested, TestSets(folder).of(config, test)):
+        raise TrainingError(f"data.{cell.data}.test: {', '.join(changed)} changed during the study, whose runs need one test set")
+    measured = measure_run(study.task, run, test, metric=study.metric)
+    return _training_figures(run) | {
         "cell": cell.model_dump(),
         "command": shlex.join(command),
+        "tested": tested,
         "scores": measured.scores,
         "metric": measured.metric,
         "main": measured.main,
@@ -271,12 +267,19 @@ def _do(study: StudyConfig, folder: Path, cell: StudyCell, config: str, train: T
         "counts": measured.counts.tolist(),
         "lines_per_second": measured.lines / measured.seconds if measured.seconds else None,
         "parameters": _parameters(run),
-        "megabytes": None if done_before else megabytes,  # not the memory of a training that has ended
-        "attention": attention_of(study.task, run, study.data[cell.data].test),
-        "selection": checkpoint_selection(run, study.data[cell.data].test, metric=study.metric)._asdict() if study.checkpoints else None,
+        "megabytes": _kept_megabytes(folder, cell) if done_before else megabytes,
+        "attention": attention_of(study.task, run, test),
+        "selection": checkpoint_selection(run, test, metric=study.metric)._asdict() if study.checkpoints else None,
         "methods": explained_run(study, cell, run) if study.methods else None,
     }
-    write_files({result_file(folder, cell): (json.dumps(figures) + "\n").encode()})
+
+
+def _kept_megabytes(folder: Path, cell: StudyCell) -> float | None:
+    # Memory of a training that has ended, from an earlier measurement of its run.
+    for path in (result_file(folder, cell), earlier_file(folder, cell)):
+        with suppress(OSError, ValueError, AttributeError):
+            return parse_json(path.read_bytes()).get("megabytes")
+    return None
 
 
 def train_apart(command: Sequence[str], log: Path, stop: Callable[[], bool] = lambda: False) -> float | None:
@@ -306,7 +309,12 @@ def train_apart(command: Sequence[str], log: Path, stop: Callable[[], bool] = la
                 process.send_signal(signal.SIGTERM)  # the terminal may have signalled it already, which is harmless
                 told = True
             time.sleep(POLL)
-    if told:
+    if process.returncode in ENDED and process.returncode != -signal.SIGKILL:
+        # Ctrl-C reaches the training, too, which may end before this process hears of it.
+        until = time.monotonic() + PATIENCE
+        while not stop() and time.monotonic() < until:
+            time.sleep(POLL / 4)
+    if told or (process.returncode in ENDED and stop()):
         raise StudyStopped
     if process.returncode in ENDED:
         raise WorkerLost(f"its training ended by {ENDED[process.returncode].name}")

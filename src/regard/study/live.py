@@ -58,22 +58,23 @@ class LiveTable:
         for name in [name for name in self._rows if name not in running]:
             self._rows.pop(name)[1]()
         for name in running:
-            done, figures = _newest(self._runs / name / "log.jsonl")
+            done, total, figures = _newest(self._runs / name / "log.jsonl")
             if name not in self._rows:
                 # In a separate context: each is part of the study, not of the previous run.
-                row, context = stage(f"Run {name}", unit="updates", done=done or 0), self._within.copy()
+                row, context = stage(f"Run {name}", unit="updates", total=total, done=done or 0), self._within.copy()
                 context.run(row.__enter__)
                 self._rows[name] = row, lambda row=row, context=context: context.run(row.__exit__, None, None, None)
-            self._rows[name][0].update(done=done, figures=figures)
+            self._rows[name][0].update(done=done, total=total, figures=figures)
 
 
-def _newest(log: Path) -> tuple[int | None, str | None]:
-    """Return the last update and loss in a training's log."""
+def _newest(log: Path) -> tuple[int | None, int | None, str | None]:
+    """Return the last update, the number of all updates, and the loss in a training's log."""
     with suppress(OSError), open(log, "rb") as stream:
         stream.seek(max(0, os.fstat(stream.fileno()).st_size - TAIL))
         for line in reversed(stream.read().splitlines()):
             with suppress(ValueError, KeyError, TypeError, RecursionError):
                 event = parse_json(line)
-                loss = event.get("loss")
-                return int(event["step"]), f"loss {loss:.3f}" if isinstance(loss, float) else None
-    return None, None
+                loss, total = event.get("loss"), event.get("total")
+                shown = f"loss {loss:.3f}" if isinstance(loss, float) else None
+                return int(event["step"]), total if isinstance(total, int) and total > 0 else None, shown
+    return None, None, None

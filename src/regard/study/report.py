@@ -12,8 +12,8 @@ from regard.config.study import StudyConfig, study_cells
 from regard.errors import DataError
 from regard.metrics.seeds import SeedComparison
 from regard.metrics.significance import holm
-from regard.study.findings import Finding, comparer, find
-from regard.study.grid import failure_file, read_result, result_file
+from regard.study.findings import Finding, Found, comparer, find
+from regard.study.results import check_one_test_set, failure_file, read_result, result_file
 
 
 class Row(NamedTuple):
@@ -68,6 +68,7 @@ class Report(NamedTuple):
         findings: one per hypothesis and data set.
         runs: all results, without item counts.
         missing: missing runs by name, with the reason of failure or "".
+        unknown: runs whose results do not name their test set, if others do.
     """
 
     study: StudyConfig
@@ -76,6 +77,7 @@ class Report(NamedTuple):
     findings: list[Finding]
     runs: list[dict[str, Any]]
     missing: dict[str, str]
+    unknown: tuple[str, ...] = ()
 
 
 FIGURES = ("parameters", "updates", "seconds_per_update", "tokens_per_second", "megabytes", "lines_per_second")
@@ -94,7 +96,7 @@ def build_report(study: StudyConfig, folder: Path, *, samples: int = 100_000) ->
 
     Raises:
         DataError: there is no result yet.
-        ConfigError: a result is damaged or uses another metric.
+        ConfigError: a result is damaged or uses another metric, or two of one data set were measured on different test sets.
 
     Example:
         >>> from regard.config import validate
@@ -116,6 +118,7 @@ def build_report(study: StudyConfig, folder: Path, *, samples: int = 100_000) ->
             missing[cell.name] = told.read_text(encoding="utf-8").strip() if told.exists() else ""
     if not found:
         raise DataError(f"{folder}: no run of the study {study.name} is done")
+    unknown = _check_test_sets(study, found)
     order = [(data, variant) for data in study.data for variant in study.variants if (data, variant) in found]
 
     compare = comparer(found, samples)
@@ -128,7 +131,17 @@ def build_report(study: StudyConfig, folder: Path, *, samples: int = 100_000) ->
     corrected = dict(zip(p_values, holm(list(p_values.values())), strict=True))
     rows = [_row(study, *key, list(found[key].values()), _Against(compared[key], p_values.get(key), corrected.get(key))) for key in order]
     runs = [{name: value for name, value in run.items() if name != "counts"} for key in order for run in found[key].values()]
-    return Report(study, study.compared_by, rows, find(study, found, compare), runs, missing)
+    return Report(study, study.compared_by, rows, find(study, found, compare), runs, missing, unknown)
+
+
+def _check_test_sets(study: StudyConfig, found: Found) -> tuple[str, ...]:
+    """Refuse results on different test sets; return the runs of unknown ones, if others are known."""
+    unknown, runs = list[str](), 0
+    for data in study.data:
+        results = {f"{data}-{key[1]}-{seed}": run for key, seeds in found.items() if key[0] == data for seed, run in seeds.items()}
+        unknown += check_one_test_set(results)
+        runs += len(results)
+    return tuple(unknown) if len(unknown) < runs else ()
 
 
 class _Against(NamedTuple):

@@ -186,6 +186,8 @@ def _notes(report: Report) -> list[str]:
         ]
     if report.missing:
         notes += ["", f"Not done: {'; '.join(f'{name} ({why})' if why else name for name, why in report.missing.items())}."]
+    if report.unknown:
+        notes += ["", f"Their results do not name the test set: {', '.join(report.unknown)}."]
     return notes
 
 

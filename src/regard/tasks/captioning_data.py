@@ -25,7 +25,7 @@ from regard.data.text_encoder import BLOCK, TextEncoder
 from regard.data.token_arrays import FlatTokens, PackedTexts, TokenFile, write_tokens
 from regard.data.token_cache import TOKENS, new_cache, open_cache, read_cache
 from regard.data.vocabulary import Vocabulary
-from regard.errors import ConfigError, DataError
+from regard.errors import ConfigError, DataError, counted
 from regard.models.image_encoder import import_timm
 from regard.progress import stage
 from regard.tasks.run_folder import VOCABULARY
@@ -170,7 +170,8 @@ def _encoded(examples: CaptionSet, vocabulary: Vocabulary, config: CaptioningCon
             encoding.advance(len(tokens))
     picks, targets = examples.owners[np.concatenate(usable)], FlatTokens.joined(blocks)
     if not len(targets):
-        raise DataError(f"{name}: all {len(texts)} captions are longer than data.max_length ({data.max_length} tokens)")
+        which = "the caption is" if len(texts) == 1 else f"all {len(texts)} captions are"
+        raise DataError(f"{name}: {which} longer than data.max_length ({data.max_length} tokens)")
     if data.shuffle_images:
         picks = np.array(derangement(len(examples), config.training.seed))[picks]
     return EncodedCaptions(picks, targets, len(texts) - len(targets))
@@ -237,13 +238,13 @@ class CaptionText:
         self._kept = (folder / VOCABULARY).exists() and open_cache(self._folder, self._about()) is not None
         try:
             found = open_caption_sets(config, folder) if self._kept else None
-            images = None if found is None or data.features is not None else _listing(*found)
+            images = None if found is None or data.features is not None else caption_images_digest(*found)
         except (OSError, DataError):  # an image is not where it was: the files are read, which says so
             self._kept, found, images = False, None, None
         self.train, self.valid = found or self._read()
         self.digests = dict(self._files.digests)
         if data.features is None:
-            self.digests["images"] = images or _listing(self.train, self.valid)
+            self.digests["images"] = images or caption_images_digest(self.train, self.valid)
 
     def _read(self) -> tuple[CaptionSet, CaptionSet]:
         data = self._config.data
@@ -381,7 +382,7 @@ def _image_of(encoder: TimmConfig) -> ImageConfig:
 
 def _held_out(examples: CaptionSet, count: int, seed: int) -> tuple[CaptionSet, CaptionSet]:
     if len(examples) < 2:
-        raise DataError(f"{len(examples)} captioned images: at least 2 are needed to hold one out for validation")
+        raise DataError(f"{counted(len(examples), 'captioned image')}: at least 2 are needed to hold one out for validation")
     chosen = random.Random(f"held out {seed}").sample(range(len(examples)), max(1, min(count, len(examples) // 10)))
     held = np.isin(np.arange(len(examples)), chosen)
     return examples.chosen(~held), examples.chosen(held)
@@ -391,7 +392,16 @@ def _is_file(split: str | None) -> bool:
     return split is not None and Path(split).is_file()
 
 
-def _listing(*sets: CaptionSet) -> str:
+def caption_images_digest(*sets: CaptionSet) -> str:
+    """Return the sha256 of names and sizes of captioned images, to identify the sets without reading the images.
+
+    Raises:
+        OSError: an image is missing.
+
+    Example:
+        >>> caption_images_digest()[:8]
+        'e3b0c442'
+    """
     # Hash names and sizes, not pixels: images are read only once, when they are decoded.
     digest = hashlib.sha256()
     for examples in sets:

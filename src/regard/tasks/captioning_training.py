@@ -20,7 +20,7 @@ from regard.data.image_features import FeatureFile
 from regard.data.subsample import sampled
 from regard.data.token_cache import TOKENS
 from regard.data.vocabulary import Vocabulary
-from regard.errors import CheckpointError, ConfigError
+from regard.errors import CheckpointError, ConfigError, counted
 from regard.metrics.caption import caption_scores
 from regard.models.captioning import CaptionModel, build_captioner
 from regard.tasks.captioning_data import (
@@ -142,9 +142,9 @@ class CaptioningTraining(TaskTraining[CaptioningConfig]):
 
     def make(self) -> dict[str, bytes]:
         """Train the vocabulary."""
-        chosen = sampled(self._text[0].train.captions, self.config.vocabulary.sample)
-        texts = (normalize_caption(text, self.config.data) for text in chosen)
-        return {VOCABULARY: make_vocabulary(self.config.vocabulary, texts)}
+        settings, captions = self.config.vocabulary, self._text[0].train.captions
+        texts = (normalize_caption(text, self.config.data) for text in sampled(captions, settings.sample))
+        return {VOCABULARY: make_vocabulary(settings, texts, min(settings.sample, len(captions)))}
 
     def encode(self) -> None:
         """Build the model (for its grid), and encode the captions."""
@@ -188,8 +188,9 @@ class CaptioningTraining(TaskTraining[CaptioningConfig]):
     def report(self, model: CaptionModel[Any]) -> None:
         """Report the numbers of captions and images, the grid and the receptive field."""
         parts = (self.train, self.corpus), (self.valid, self.held)
-        sizes = [f"{len(corpus.targets)} captions of {len(examples)}" for examples, corpus in parts]
-        progress.message(f"{time.strftime('%H:%M:%S')} {sizes[0]} training images, {sizes[1]} validation images")
+        named = zip(("training image", "validation image"), parts, strict=True)
+        sizes = [f"{counted(len(corpus.targets), 'caption')} of {counted(len(images), name)}" for name, (images, corpus) in named]
+        progress.message(f"{time.strftime('%H:%M:%S')} {sizes[0]}, {sizes[1]}")
         report_left_out({"too long": self.corpus.left_out}, "training captions")
         report_left_out({"too long": self.held.left_out}, "validation captions")
         if self.config.data.shuffle_images:

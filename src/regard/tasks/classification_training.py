@@ -20,7 +20,7 @@ from regard.data.subsample import sampled
 from regard.data.token_cache import TOKENS
 from regard.data.vocabulary import SPECIALS, UNK, Vocabulary
 from regard.data.word_vectors import WordVectors, read_vectors
-from regard.errors import ConfigError, DataError, listed, shown
+from regard.errors import ConfigError, DataError, counted, listed, shown
 from regard.metrics.classification import macro_f1
 from regard.models.classifier import SentenceClassifier, build_classifier
 from regard.ops import SequenceLoss
@@ -105,7 +105,8 @@ class SentenceTraining(TaskTraining[SentenceConfig]):
         weights = config.model.class_weights
         if isinstance(weights, Mapping) and (strange := sorted(set(weights) ^ set(labels))):
             raise ConfigError(f"model.class_weights: expected a number for each of {listed(labels)}; {shown(strange[0])} does not fit")
-        vocabulary = make_vocabulary(config.vocabulary, self._texts(sampled(packed, config.vocabulary.sample)))
+        texts, count = self._texts(sampled(packed, config.vocabulary.sample)), min(config.vocabulary.sample, len(packed))
+        vocabulary = make_vocabulary(config.vocabulary, texts, count * len(packed[0].texts))
         return {VOCABULARY: vocabulary, LABELS: (dump_json(labels) + "\n").encode()}
 
     def _texts(self, examples: Iterable[LabelledExample]) -> Iterator[str]:
@@ -135,7 +136,7 @@ class SentenceTraining(TaskTraining[SentenceConfig]):
         """Report the numbers of examples and unknown words, and load the word vectors into the model."""
         corpora = (self.corpus, self.held)
         sizes = [len(part.labels) for part in corpora]
-        progress.message(f"{time.strftime('%H:%M:%S')} {sizes[0]} training examples, {sizes[1]} validation examples")
+        progress.message(f"{time.strftime('%H:%M:%S')} {counted(sizes[0], 'training example')}, {counted(sizes[1], 'validation example')}")
         counts = np.bincount(self.corpus.labels, minlength=len(self.labels))
         progress.message("labels: " + ", ".join(f"{label} ({count})" for label, count in zip(self.labels, counts, strict=True)))
         for dropped, part, name in zip(self.dropped, corpora, ("training", "validation"), strict=True):

@@ -18,7 +18,7 @@ from regard.data.batching import split_batch
 from regard.data.running_text import EncodedText, SeparateLines, TextBatch, TextStreams, encode_text
 from regard.data.token_cache import TOKENS
 from regard.data.vocabulary import Vocabulary
-from regard.errors import ConfigError, DataError
+from regard.errors import ConfigError, DataError, counted
 from regard.metrics import Score
 from regard.models import RecurrentLanguageModel, StreamState, build_language_model
 from regard.ops import SequenceLoss
@@ -125,7 +125,8 @@ class LanguageTraining(TaskTraining[LanguageConfig]):
 
     def make(self) -> dict[str, bytes]:
         """Train the vocabulary."""
-        return {VOCABULARY: make_vocabulary(self.config.vocabulary, self._lines[0].sample(self.config.vocabulary.sample))}
+        settings, text = self.config.vocabulary, self._lines[0]
+        return {VOCABULARY: make_vocabulary(settings, text.sample(settings.sample), min(settings.sample, text.size))}
 
     def encode(self) -> None:
         """Encode the text, and build the model, which defines the carried state."""
@@ -153,10 +154,13 @@ class LanguageTraining(TaskTraining[LanguageConfig]):
     def report(self, model: nn.Module) -> None:
         """Report the numbers of lines and tokens, and what the vocabulary does not know."""
         counts = [(len(part.starts) - 1, len(part.tokens)) for part in (self.text, self.valid)]
-        progress.message(f"{time.strftime('%H:%M:%S')} {counts[0][0]} training lines, {counts[1][0]} validation lines")
-        progress.message(f"{counts[0][1]:,} training tokens, {counts[1][1]:,} validation tokens, ends of lines included")
-        counted = self.vocabulary.kind in ("word", "character")
-        unknown = f"; unknown in validation text: {self.valid.unknown / counts[1][1]:.2%}" if counted else ""
+        names = ("training", "validation")
+        lines = [counted(count, f"{name} line") for name, (count, _) in zip(names, counts, strict=True)]
+        tokens = [counted(count, f"{name} token", form=",") for name, (_, count) in zip(names, counts, strict=True)]
+        progress.message(f"{time.strftime('%H:%M:%S')} {lines[0]}, {lines[1]}")
+        progress.message(f"{tokens[0]}, {tokens[1]}, ends of lines included")
+        named = self.vocabulary.kind in ("word", "character")
+        unknown = f"; unknown in validation text: {self.valid.unknown / counts[1][1]:.2%}" if named else ""
         progress.message(f"vocabulary: {len(self.vocabulary)} entries{unknown}")
 
     def plan(self, epoch: int) -> Sequence[Any]:

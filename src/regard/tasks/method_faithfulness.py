@@ -14,7 +14,7 @@ from torch import Tensor
 
 from regard import progress
 from regard.data.parallel import SentencePair
-from regard.errors import ConfigError, DataError
+from regard.errors import ConfigError, DataError, counted
 from regard.explanations import METHODS, ModelBatch, explain, greedy_order
 from regard.explanations.faithfulness import SHARES, erasure_curves, randomized, rank_correlation, with_model
 from regard.explanations.methods import Method
@@ -134,7 +134,7 @@ def measure_methods(
         raise DataError("faithfulness: no example with an output of two inputs or more")
     count = sum(len(item.inputs) for item in batches)
     if links is not None and len(links.possible) != sum(len(item.pairs) for item in batches):
-        raise DataError(f"links: {len(links.possible)} lines, but there are {count} pairs")
+        raise DataError(f"links: {counted(len(links.possible), 'line')}, but {counted(count, 'pair')}")
     shuffled = randomized(batches[0].batch.model, seed=seed)  # type: ignore[arg-type]
     found, said = [], dict[Method, list[Tensor]]()
     with progress.stage("Measuring methods", total=len(methods) + 2, unit="methods") as stage:
@@ -279,7 +279,8 @@ def _by_example(values: Tensor, rows: Tensor, size: int) -> np.ndarray:
 
 def describe_table(table: FaithfulnessTable, say: Callable[[str], None]) -> None:
     """Write the figures, one line per method."""
-    say(f"{table.examples} examples, {table.outputs} outputs; without, or with only, the first {_percent(table.shares)} of the inputs")
+    numbers = f"{counted(table.examples, 'example')}, {counted(table.outputs, 'output')}"
+    say(f"{numbers}; without, or with only, the first {_percent(table.shares)} of the inputs")
     for figures in table.methods:
         if figures.refused is not None:
             say(f"{figures.method}: not defined: {figures.refused}")

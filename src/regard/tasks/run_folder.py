@@ -30,6 +30,7 @@ from regard.config import RunConfig, describe_changes, dump_config, load_config,
 from regard.data.lines import write_files
 from regard.data.vocabulary import Vocabulary
 from regard.errors import CheckpointError, ConfigError, DataError, os_reason
+from regard.input_files import folder_names
 from regard.strict_json import parse_json
 from regard.training.atomic_folder import MANIFEST, STATE, to_disk, verify_folder
 from regard.training.checkpoint import check_run_files, list_checkpoints, weights_file
@@ -178,7 +179,7 @@ def create_run(
     staging = folder / STAGING
     if not (folder / CONFIG).exists():
         _undo(folder)
-    if folder.exists() and any(path.name != LOCK for path in folder.iterdir()):
+    if folder.exists() and folder_names(folder) - {LOCK}:
         raise ConfigError(f"{folder}: exists and is not {wanted}; choose another --out")
     files = make()
     try:

@@ -164,9 +164,9 @@ def train_task(
         return result
 
 
-def make_vocabulary(settings: Any, texts: Any) -> bytes:
-    """Train a vocabulary with the settings of a run; return its file content."""
-    return Vocabulary.train(texts, kind=settings.kind, size=settings.size, min_count=settings.min_count).to_bytes()
+def make_vocabulary(settings: Any, texts: Any, total: int) -> bytes:
+    """Train a vocabulary with the settings of a run, from about `total` texts; return its file content."""
+    return Vocabulary.train(texts, kind=settings.kind, size=settings.size, min_count=settings.min_count, total=total).to_bytes()
 
 
 def report_left_out(counts: Mapping[str, int], what: str) -> None:

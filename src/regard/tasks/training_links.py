@@ -16,7 +16,7 @@ from regard.data.shards import ParallelText
 from regard.data.token_arrays import FlatTokens
 from regard.data.token_cache import new_cache, open_cache
 from regard.data.vocabulary import TokenizedText
-from regard.errors import DataError
+from regard.errors import DataError, counted
 from regard.progress import stage
 from regard.tasks.translation_run import Vocabularies, open_translation_run
 from regard.tasks.word_links import LinkUnit, format_links, link_pairs, linked_tokens, unit_spans
@@ -106,7 +106,7 @@ class TrainingLinks(ABC):
         for link in sorted(links):
             for place, side, count in zip(link, ("target", "source"), counts, strict=True):
                 if place >= count:
-                    raise DataError(f"{where}: {link[1]}-{link[0]}, but the {side} has {count} {self.unit}s, numbered from 0")
+                    raise DataError(f"{where}: {link[1]}-{link[0]}, but the {side} has {counted(count, self.unit)}, numbered from 0")
         return linked_tokens((pair.source, pair.target), links, (source, target), self.unit).reshape(-1).tolist()
 
 

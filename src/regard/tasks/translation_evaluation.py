@@ -13,7 +13,7 @@ from regard.config import DecodingConfig
 from regard.data.lines import read_lines
 from regard.data.link_lines import parse_links
 from regard.data.parallel import SentencePair
-from regard.errors import DataError
+from regard.errors import DataError, counted
 from regard.metrics import Comparison, Score, alignment_error_rate, bleu, bleu_by_length, chrf, exact_match
 from regard.metrics.alignment import Links
 from regard.tasks.translation_prediction import Translator
@@ -130,7 +130,7 @@ def read_links(path: str | Path, unit: LinkUnit) -> KnownLinks:
 
 def _alignment_error(translator: Translator, pairs: Sequence[SentencePair], known: KnownLinks) -> Score:
     if len(known.sure) != len(pairs):
-        raise DataError(f"links: {len(known.sure)} lines, but there are {len(pairs)} sentence pairs")
+        raise DataError(f"links: {counted(len(known.sure), 'line')}, but {counted(len(pairs), 'sentence pair')}")
     if not translator.run.model.attends:
         raise DataError("links: this model has no attention to compare them with")
     found = []

@@ -197,12 +197,13 @@ def vocabulary_files(config: TranslationConfig) -> tuple[str, ...]:
     return (SHARED,) * len(own) if config.vocabulary.shared else own
 
 
-def make_vocabularies(config: TranslationConfig, sample: Callable[[int, int], Iterable[str]]) -> dict[str, bytes]:
+def make_vocabularies(config: TranslationConfig, sample: Callable[[int, int], Iterable[str]], size: int) -> dict[str, bytes]:
     """Train the vocabularies on training text: the contents of their files, by name.
 
     Args:
         config: configuration of the run.
         sample: gives about so many (second argument) sources (0), targets (1) or second inputs (2).
+        size: number of training pairs.
 
     Raises:
         DataError: there is no text in the pairs.
@@ -221,7 +222,9 @@ def make_vocabularies(config: TranslationConfig, sample: Callable[[int, int], It
                 yield line
 
     def made(name: str) -> bytes:
-        return Vocabulary.train(lines(sides[name]), kind=settings.kind, size=settings.size, min_count=settings.min_count).to_bytes()
+        options: dict[str, Any] = {"kind": settings.kind, "size": settings.size, "min_count": settings.min_count}
+        told = {"name": name.removesuffix(".json").replace(".", " "), "total": len(sides[name]) * min(settings.sample, size)}
+        return Vocabulary.train(lines(sides[name]), **options, **told).to_bytes()
 
     # Merges are found by one core: two vocabularies keep two at work.
     with ThreadPoolExecutor(len(sides)) as pool:

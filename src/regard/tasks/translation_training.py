@@ -17,7 +17,7 @@ from regard.config import RECIPES, RNNConfig, TranslationConfig, with_recipe
 from regard.data.batching import PlannedBatch, SequenceBatch
 from regard.data.token_cache import TOKENS
 from regard.data.vocabulary import IMPORTED
-from regard.errors import ConfigError
+from regard.errors import ConfigError, counted
 from regard.metrics import bleu, chrf, exact_match
 from regard.models import EncoderDecoder, build
 from regard.models.link_guide import LinkGuide, TaughtHead
@@ -189,7 +189,7 @@ class TranslationTraining(TaskTraining[TranslationConfig]):
 
     def make(self) -> dict[str, bytes]:
         """Train the vocabularies."""
-        return make_vocabularies(self.config, self._text[0].sample)
+        return make_vocabularies(self.config, self._text[0].sample, self._text[0].size)
 
     def encode(self) -> None:
         """Encode the text; validation files first, to fail early if they are unusable."""
@@ -223,17 +223,18 @@ class TranslationTraining(TaskTraining[TranslationConfig]):
         config = self.config
         if chosen := [recipe.evidence for recipe in RECIPES if recipe.name == config.recipe]:
             progress.message(f"recipe {config.recipe} (from {chosen[0]}) fills in the settings you did not give; recipe=none turns it off")
-        progress.message(f"{time.strftime('%H:%M:%S')} {self.corpus.size} training pairs, {self.held.size} validation pairs")
+        sizes = [counted(self.corpus.size, "training pair"), counted(self.held.size, "validation pair")]
+        progress.message(f"{time.strftime('%H:%M:%S')} {sizes[0]}, {sizes[1]}")
         report_left_out(self.corpus.left_out, "training pairs")
         report_left_out(self.held.left_out, "validation pairs")
-        counted = config.vocabulary.kind in ("word", "character", IMPORTED)
+        rated = config.vocabulary.kind in ("word", "character", IMPORTED)
         sources, targets = zip(*self.held.pairs, strict=True)
         texts = {"source": sources, "target": targets}
         if config.second is not None:
             texts |= {name: [line.split("\t")[side] for line in sources] for side, name in enumerate(("source", "second source"))}
         for side, vocabulary in self.vocabularies.named.items():
-            rate = vocabulary.unknown_rate(texts[side]) if counted else 0
-            unknown = f"; unknown in validation text: {rate:.2%}" if counted else ""
+            rate = vocabulary.unknown_rate(texts[side]) if rated else 0
+            unknown = f"; unknown in validation text: {rate:.2%}" if rated else ""
             progress.message(f"{side} vocabulary: {len(vocabulary)} entries{unknown}")
 
     def loss(self, model: nn.Module, batch: SequenceBatch) -> SequenceLoss:

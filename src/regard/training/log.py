@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import time
@@ -13,8 +12,8 @@ from types import TracebackType
 from typing import Any, BinaryIO, Self, cast
 
 from regard import progress as reporting
-from regard.errors import WriteError, missing_extra, os_reason
-from regard.strict_json import parse_json
+from regard.errors import WriteError, counted, missing_extra, os_reason
+from regard.strict_json import dump_json, parse_json
 from regard.training import training_job
 
 FILE = "log.jsonl"
@@ -115,7 +114,7 @@ class RunLog(EventFile):
         if self._file is None:
             return
         line = {"event": event, "step": step, **{key: _finite(value) for key, value in figures.items()}}
-        self.append([json.dumps(line, ensure_ascii=False, allow_nan=False)])
+        self.append([dump_json(line, allow_nan=False)])
         self._tell(event, step, figures)
         if self._board is not None and event in ("train", "evaluate"):
             for key, value in figures.items():
@@ -133,7 +132,8 @@ class RunLog(EventFile):
         elif number == last and step < self._total:
             each = (time.perf_counter() - self._timed_from) / (last - first)
             left = reporting.clock(each * (self._total - step))
-            reporting.message(f"expected: {left} for {self._total - step:,} more updates, at {each:.3g} s each, evaluations not counted")
+            more = counted(self._total - step, "more update", form=",")
+            reporting.message(f"expected: {left} for {more}, at {each:.3g} s each, evaluations not counted")
 
     def _tell(self, event: str, step: int, figures: Mapping[str, Any]) -> None:
         if event == "train":

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from regard import progress as reporting
 from regard.config import TrainingConfig
 from regard.config.base import LOWER_IS_BETTER
-from regard.errors import CheckpointError, ConfigError, DataError, TrainingError, out_of_memory
+from regard.errors import CheckpointError, ConfigError, DataError, TrainingError, counted, out_of_memory
 from regard.ops import SequenceLoss
 from regard.training.attention_history import AttentionHistory
 from regard.training.checkpoint import (
@@ -145,11 +145,12 @@ class _Loop:
         self.model.train()
         with self.workers or nullcontext(), self.log, self.history:
             epoch = math.ceil(len(self._plan(self.progress.epoch)) / self.group_size)
-            reporting.message(f"{epoch:,} updates per epoch, {self.total:,} in all on {self.world.device}")
+            reporting.message(f"{counted(epoch, 'update', form=',')} per epoch, {self.total:,} in all on {self.world.device}")
             reporting.message(self.how)
             if self.config.warmup_updates >= self.total:
+                there = counted(int(self.total), "update", form=",")
                 reporting.message(
-                    f"training.warmup_updates is {self.config.warmup_updates:,}, the run has {self.total:,} updates: its learning rate "
+                    f"training.warmup_updates is {self.config.warmup_updates:,}, the run has {there}: its learning rate "
                     "only rises; a fifth of the updates or fewer is usual"
                 )
             if self.progress.step:
@@ -257,7 +258,9 @@ class _Loop:
         chosen = best if progress.best_value is not None and self._is_better(progress.best_value, value) else mean
         count, single = len(progress.recent), "none" if progress.best_value is None else f"{progress.best_value:.4f}"
         what = "that mean" if chosen is mean else f"those of step {best.steps[0]}"
-        reporting.message(f"final weights: {what} ({config.metric} of the mean over {count} evaluations {value:.4f}, best single {single})")
+        reporting.message(
+            f"final weights: {what} ({config.metric} of the mean over {counted(count, 'evaluation')} {value:.4f}, best single {single})"
+        )
         return chosen
 
     def _averaged(self) -> AbstractContextManager[None]:
@@ -429,6 +432,7 @@ class _Loop:
             "gradient_norm": norm.item(),
             "tokens_per_second": tokens / max(1e-9, self.window_seconds),
             "seconds": self.progress.seconds,
+            "total": self.total,
             "remaining": (self.total - self.progress.step) * self.window_seconds / self.config.log_every,
         }
         self.window_seconds = 0.0

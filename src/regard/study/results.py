@@ -1,0 +1,231 @@
+"""The results of a study's runs: their files, and the test sets on which they were measured."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from regard import progress
+from regard.config import CaptioningConfig, RunConfig, TranslationConfig
+from regard.config.study import StudyCell, StudyConfig, cell_config, study_cells
+from regard.data.captions import read_captions
+from regard.data.file_digests import FILES, FileDigest, find_digest, read_digests, write_digests
+from regard.data.image_tokens import find_images, images_digest
+from regard.errors import ConfigError, counted, listed
+from regard.strict_json import parse_json
+from regard.tasks.captioning_data import caption_images_digest
+
+RUNS, RESULTS, EARLIER, FAILED = "runs", "results", "earlier_results", "failed"
+VALUES = ("link_unit", "split")
+"""Entries of a test set that are no files; `split` may be one."""
+Tested = dict[str, str]
+"""The test set of a run: per key of `data.NAME.test` the sha256 of its file or its value, and of `images` that of names and sizes."""
+
+
+def failure_file(folder: Path, cell: StudyCell) -> Path:
+    """Return the file with the reason of a run's failure; obsolete once the run is done."""
+    return folder / FAILED / f"{cell.name}.txt"
+
+
+def result_file(folder: Path, cell: StudyCell) -> Path:
+    """Return the result file of a run."""
+    return folder / RESULTS / f"{cell.name}.json"
+
+
+def earlier_file(folder: Path, cell: StudyCell) -> Path:
+    """Return the file of a run's result on an earlier test set."""
+    return folder / EARLIER / f"{cell.name}.json"
+
+
+def has_weights(run: Path) -> bool:
+    """Return whether the weights of a finished run are there."""
+    return (run / "model" / "model.safetensors").is_file()
+
+
+def read_result(path: Path, metric: str) -> dict[str, Any]:
+    """Return the figures of a run.
+
+    Raises:
+        ConfigError: the file is damaged, or its main score is another.
+    """
+    again = "remove it to measure the run again"
+    try:
+        found = parse_json(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{path}: damaged result: {error}; {again}") from error
+    if not isinstance(found, dict):
+        raise ConfigError(f"{path}: damaged result: expected an object; {again}")
+    if found.get("main") != metric:
+        raise ConfigError(f"{path}: its main score is {found.get('main')}, the study compares by {metric}; {again}")
+    return found
+
+
+class TestSets:
+    """The test sets of a study as they are now. Digests are kept in its folder; files that have not changed are not read again.
+
+    Args:
+        folder: the study's.
+    """
+
+    __test__ = False  # no test of pytest
+
+    def __init__(self, folder: Path) -> None:
+        self._file = folder / FILES
+        self._known = read_digests(self._file)
+        self._used: dict[str, FileDigest] = {}
+        self._images: dict[tuple[Any, ...], str] = {}
+
+    def of(self, config: RunConfig, test: Mapping[str, str]) -> Tested:
+        """Return what a run is measured on.
+
+        Args:
+            config: the run's.
+            test: the files, named as in `regard.config.study.TEST_FILES`.
+
+        Raises:
+            DataError: a file cannot be read, or only once.
+        """
+        found = {key: self._content(key, value) for key, value in test.items() if key != "images"}
+        if (images := self._image_digest(config, test)) is not None:
+            found["images"] = images
+        return found
+
+    def keep(self) -> None:
+        """Write the digests, for a later start."""
+        write_digests(self._file, self._used)
+
+    def _content(self, key: str, value: str) -> str:
+        path = Path(value)
+        if key in VALUES and not path.is_file():
+            return value
+        place = os.path.abspath(path)
+        if place not in self._used:
+            self._used[place] = find_digest(path, self._known)
+        return self._used[place].sha256
+
+    def _image_digest(self, config: RunConfig, test: Mapping[str, str]) -> str | None:
+        # Names and sizes, as training does: to read all images takes long.
+        captions = isinstance(config, CaptioningConfig) and "features" not in test
+        second = test.get("second_source") if isinstance(config, TranslationConfig) and config.second and config.second.image else None
+        if not captions and second is None:
+            return None
+        key = tuple(test.get(name) for name in ("captions", "images", "split", "second_source"))
+        if key not in self._images:
+            if second is None:
+                examples = read_captions(test["captions"], test.get("images"), split=test.get("split"))
+                self._images[key] = caption_images_digest(examples)
+            else:
+                self._images[key] = images_digest(find_images([Path(second)], None, optional=True))
+        return self._images[key]
+
+
+def difference(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
+    """Return the keys in which two test sets differ."""
+    return sorted(key for key in {*before, *now} if before.get(key) != now.get(key))
+
+
+class Outdated:
+    """Finished runs whose test set is not the study's, or unknown: their results do not say it.
+
+    Args:
+        study: the study.
+        folder: of its results.
+        beside: the folder of the study's file.
+
+    Attributes:
+        tested: the test set of every run.
+        changed: keys that differ, by run; none of a run whose result does not name its test set.
+
+    Raises:
+        ConfigError: a result is damaged.
+        DataError: a file of a test set cannot be read.
+    """
+
+    def __init__(self, study: StudyConfig, folder: Path, *, beside: Path) -> None:
+        self._study, self._folder = study, folder
+        sets, self.tested = TestSets(folder), dict[str, Tested]()
+        self.changed: dict[StudyCell, list[str]] = {}
+        with progress.stage("Comparing test sets with those of finished runs"):
+            for cell in study_cells(study):
+                now = self.tested[cell.name] = sets.of(cell_config(study, cell, folder=beside), study.data[cell.data].test)
+                if (path := result_file(folder, cell)).exists():
+                    before = read_result(path, study.compared_by).get("tested")
+                    if changed := [] if before is None else difference(before, now):
+                        self.changed[cell] = changed
+                    elif before is None:
+                        self.changed[cell] = []
+        if folder.exists():
+            sets.keep()
+
+    def warn(self) -> None:
+        """Say that a report of the finished runs is not about the study's test sets."""
+        for data, cells in self._by_data(list(self.changed), known=True).items():
+            runs = counted(len(cells), "finished run was", "finished runs were")
+            names = listed((cell.name for cell in cells), most=3)
+            again = "without --report, the command measures again"
+            progress.message(f"{self._test_set(data, cells)}: changed since {runs} measured ({names}); {again}", warning=True)
+
+    def set_aside(self) -> None:
+        """Move these results away, so that the runs are measured again from their weights.
+
+        Without weights, a result of an unknown test set stays, with a warning.
+
+        Raises:
+            ConfigError: a run was measured on another test set, and its weights are not there.
+        """
+        lost = [cell for cell in self.changed if not has_weights(self._folder / RUNS / cell.name)]
+        for cell in lost:
+            if self.changed[cell]:
+                raise ConfigError(
+                    f"{self._test_set(cell.data, [cell])}: changed since the run {cell.name} was measured, and its weights are not in "
+                    f"{self._folder / RUNS / cell.name}; restore the test set, take another folder, or remove "
+                    f"{result_file(self._folder, cell)} to train it again"
+                )
+        if lost:
+            names = listed((cell.name for cell in lost), most=3)
+            progress.message(f"{names}: kept; which test set was measured is unknown, and the weights are not there", warning=True)
+        again = [cell for cell in self.changed if cell not in lost]
+        for known in (True, False):
+            for data, cells in self._by_data(again, known=known).items():
+                why = "changed" if known else "their results do not name the test set"
+                runs = counted(len(cells), "finished run")
+                where = f"earlier results: {self._folder / EARLIER}"
+                progress.message(f"{self._test_set(data, cells)}: {why}; measuring {runs} again; {where}", warning=True)
+        for cell in again:
+            place = earlier_file(self._folder, cell)
+            place.parent.mkdir(exist_ok=True)
+            result_file(self._folder, cell).replace(place)
+
+    def _by_data(self, cells: list[StudyCell], *, known: bool) -> dict[str, list[StudyCell]]:
+        found: dict[str, list[StudyCell]] = {}
+        for cell in cells:
+            if bool(self.changed[cell]) == known:
+                found.setdefault(cell.data, []).append(cell)
+        return found
+
+    def _test_set(self, data: str, cells: list[StudyCell]) -> str:
+        keys = sorted({key for cell in cells for key in self.changed[cell]})
+        return f"data.{data}.test ({', '.join(keys)})" if keys else f"data.{data}.test"
+
+
+def check_one_test_set(results: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Refuse results of one data set that were measured on different test sets.
+
+    Args:
+        results: by the name of the run.
+
+    Returns:
+        The runs whose results do not name their test set.
+
+    Raises:
+        ConfigError: two differ in a key that both have.
+    """
+    first: dict[str, tuple[str, str]] = {}
+    for name, result in results.items():
+        for key, value in (result.get("tested") or {}).items():
+            other, expected = first.setdefault(key, (name, value))
+            if value != expected:
+                raise ConfigError(f"{name} and {other} were measured on different test sets ({key}); without --report, measure again")
+    return [name for name, result in results.items() if result.get("tested") is None]
