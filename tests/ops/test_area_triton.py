@@ -311,6 +311,20 @@ GROUPS: dict[str, list[tuple[str, Case]]] = {
         ("check_hidden", Case((1, 1, 3, 6, 3, 2), (2, 2), grid=(2, 3), cut=(4, 4, 2, 2, 1, 1), mask="rows")),
         ("check_tiles", Case((1, 1, 3, 15, 5, 3), (2, 2), grid=(3, 5), cut=(4, 2, 1, 2, 1, 1))),
     ],
+    # Tiles where nothing is hidden, and others; keys and values kept, and not.
+    "steps": [
+        *(
+            ("check_error", Case((1, 2, targets, items, 5, 3), area, causal=causal, cut=(4, 4, 1, 2, 1, stages)))
+            for area in (1, 2, 3, 5)
+            for causal, targets, items in ((False, 7, 29), (True, 29, 29), (True, 13, 31), (True, 31, 13))
+            for stages in (1, 2)
+        ),
+        *(("check_hidden", Case((1, 1, 29, 29, 3, 2), 2, causal=True, cut=(8, 4, 1, 2, 1, stages))) for stages in (1, 2)),
+        *(("check_error", line(3, 5, 11, mask=mask, causal=True, cut=(4, 4, 1, 2, 1, 2))) for mask in ("rows", "empty")),
+        ("check_loud_gradient", Case((1, 1, 29, 29, 3, 2), 3, causal=True, cut=(4, 4, 1, 2, 1, 2))),
+        ("check_repeats", Case((1, 1, 29, 29, 3, 2), 3, causal=True, cut=(4, 4, 1, 2, 1, 2))),
+        ("check_tiles", Case((1, 1, 29, 29, 3, 2), 3, causal=True, cut=(4, 4, 1, 2, 1, 2))),
+    ],
     "halves": [
         ("check_error", Case((1, 2, 13, 29, d, 19), area, dtype=dtype, cut=(16, 4, 1, 4, 1, 1), causal=causal, mask=mask))
         for dtype in HALVES

@@ -46,6 +46,7 @@ MAX_HEAD = 128  # beyond it a tile of queries exceeds registers and shared memor
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 INTERPRETED = (torch.float16, torch.float32)  # Triton's interpreter treats bfloat16 as integers in products
 LOG2_E = 1.4426950408889634
+SHARED_BYTES = 88 * 1024  # what a program may keep: processors of capability 8.6 and 8.9 have 99 KiB
 FUSED = {"enable_fp_fusion": True}  # fused multiply-adds; explicit, because Triton will change its default
 
 
@@ -112,19 +113,22 @@ def tiles(kernel: Literal["forward", "query", "memory"], targets: int, area: tup
         row_bytes: bytes per row of keys or values, the larger one; float32 counts double, because its products take twice the registers.
 
     Returns:
-        `Tiles`. `rows` is 16 per warp, 8 in "memory", so that no two warps do the same work; `high` and `wide` are as large as the
-        registers allow.
+        `Tiles`. `rows` is 16 per warp, in "memory" 8 unless it keeps its keys and values (then it has 2 stages), so that no two warps do
+        the same work; `high` and `wide` are as large as the registers allow.
 
     Example:
         >>> tiles("forward", 1024, (1, 5), 128).wide
-        8
+        4
     """
-    memory = kernel == "memory"
     rows = 16 if targets <= 16 else 32 if targets <= 32 or row_bytes > 512 else 64
+    memory = kernel == "memory"
+    around = 16 * (4 + 2 * area[1] - 2) + 2 * rows  # of a sequence: rows of shared memory for keys, of two tiles of queries
+    if memory and area[0] == 1 and 2 * row_bytes * around <= SHARED_BYTES:
+        return Tiles(rows, 16, 1, 4, rows // 16, 2)
     if area[0] > 1:
         high, wide = (2, 1) if kernel == "query" else (2, 2)
     else:
-        high, wide = 1, {"forward": 8, "query": 4, "memory": 8}[kernel]
+        high, wide = 1, 8 if memory else 4
         wide = wide if row_bytes <= 128 else wide // 2 if row_bytes <= 512 else wide // 4
         wide = wide if area[1] <= 8 else min(wide, 4 if memory else 2)
     return Tiles(rows, 16, high, wide, rows // (8 if memory else 16), 1 if memory or row_bytes > 256 else 2)
@@ -274,7 +278,7 @@ def _plan(cut: Tiles, area: tuple[int, int], query: Tensor, value: Tensor, *, ma
     head, width = query.shape[-1], value.shape[-1]
     # Three tf32 products are about as exact as one in float32, which would not use the tensor cores. One, if torch's setting allows it.
     precision = "tf32x3" if torch.get_float32_matmul_precision() == "highest" else "tf32"
-    return Plan(*cut[:4], *area, head, _padded(head), width, _padded(width), masked, causal, precision)
+    return Plan(*cut[:4], *area, head, _padded(head), width, _padded(width), masked, causal, precision, cut.stages > 1)
 
 
 def _row_bytes(key: Tensor, value: Tensor) -> int:

@@ -31,7 +31,8 @@ from regard.ops.kernels.area_triton_forward import (
 def item_tiles(left, right, lse, allowed, scale, EDGE: tl.constexpr, P: tl.constexpr):
     """Return the tiles log2 of (item weight) and dW of one place of the blocks.
 
-    left: tiles of queries and of their gradients, right: of keys and values; lse and scale: in base 2; EDGE: whether `allowed` counts.
+    left: tiles of queries and of their gradients, right: of keys and values, or the other way round for tiles (blocks, rows); lse and
+    scale: in base 2; EDGE: whether `allowed` counts.
     """
     e = tl.dot(left[0], tl.trans(right[0]), input_precision=P.precision) * scale - lse
     dw = tl.dot(left[1], tl.trans(right[1]), input_precision=P.precision)
@@ -75,8 +76,9 @@ def read_queries(query, tensors, strides, sizes, row, group, P: tl.constexpr):
 
 
 @jit
-def query_step(tiles, row, begin, dq, pointers, strides, sizes, scale, EDGE: tl.constexpr, P: tl.constexpr):
-    """Add what a tile of blocks gives to dQ; tiles: of queries, gradients, (rows, 1) log-sum-exp and delta; others as `forward_step`."""
+def query_step(tiles, row, begin, dq, call, EDGE: tl.constexpr, P: tl.constexpr):
+    """Add what a tile of blocks gives to dQ; tiles: of queries, gradients, (rows, 1) log-sum-exp and delta; others as in `forward_step`."""
+    pointers, strides, sizes, scale = call
     base2 = scale * 1.4426950408889634
     ACROSS: tl.constexpr = P.wide + P.area_wide - 1
     TILES: tl.constexpr = ACROSS * (P.high + P.area_high - 1)
@@ -116,16 +118,16 @@ def query_kernel(tensors, strides, coded, scale, P: tl.constexpr):
     row = first + tl.arange(0, P.rows)
     q, grad, lse, delta = read_queries(query, tensors, strides, sizes, row, group, P)
     tiles = q, grad, lse[:, None], delta[:, None]
-    pointers = key, value, mask
+    call = (key, value, mask), strides, sizes, scale
     dq = tl.full((P.rows, P.key_padded), 0.0, tl.float32)
     until = blocks_seen(first, sizes, P)
     start = 0
     if not P.masked and P.high * P.area_high == 1:
         start = full_blocks(first, sizes, P)
         for begin in range(0, start, P.blocks):
-            dq = query_step(tiles, row, begin, dq, pointers, strides, sizes, scale, False, P)
+            dq = query_step(tiles, row, begin, dq, call, False, P)
     for begin in range(start, until, P.blocks):
-        dq = query_step(tiles, row, begin, dq, pointers, strides, sizes, scale, True, P)
+        dq = query_step(tiles, row, begin, dq, call, True, P)
     write_rows(tensors[7], group.to(tl.int64) * sizes[1] + row, row < sizes[1], dq * scale, P.key_size, P.key_padded)
 
 
@@ -143,6 +145,15 @@ def first_row(begin, sizes, P: tl.constexpr):
 
 
 @jit
+def read_memory(i: tl.constexpr, block, key, value, strides, sizes, P: tl.constexpr):
+    """Return keys and values of a tile of blocks at place i of the blocks and what is around them."""
+    ACROSS: tl.constexpr = P.wide + 2 * P.area_wide - 2
+    item, inside = locate(block, i // ACROSS - P.area_high + 1, i % ACROSS - P.area_wide + 1, sizes, P)
+    k = read_rows(key, strides[1][2], item, inside, P.key_size, P.key_padded)
+    return k, read_rows(value, strides[2][2], item, inside, P.value_size, P.value_padded)
+
+
+@jit
 def first_full_row(begin, row, sizes, P: tl.constexpr):
     """Return the first tile of queries from `row` on that sees all that a tile of blocks needs, T or more if none does."""
     last = (begin + P.blocks) * P.wide + P.area_wide - 2
@@ -154,25 +165,42 @@ def first_full_row(begin, row, sizes, P: tl.constexpr):
 
 
 @jit
-def memory_step(query, mask, block, first, group, sums, memory, tensors, strides, sizes, scale, EDGE: tl.constexpr, P: tl.constexpr):
-    """Add what a tile of queries gives to dK and dV of a tile of blocks: `sums`, (D, blocks) for each place, then (Dv, blocks)."""
+def no_sums(SIZE: tl.constexpr, P: tl.constexpr):
+    """Return zeros for `memory_step` to add to."""
+    return tl.full((SIZE, P.blocks), 0.0, tl.float32) if P.keep else tl.full((P.blocks, SIZE), 0.0, tl.float32)
+
+
+@jit
+def memory_step(block, first, sums, memory, call, EDGE: tl.constexpr, P: tl.constexpr):
+    """Add what a tile of queries gives to dK and dV of a tile of blocks.
+
+    sums: dK for each place of a block, then dV, (D, blocks) or without `P.keep` (blocks, D); memory: tiles of keys and values, if they are
+    kept; call: pointers to query, key, value and mask of a head, its number, and all tensors, strides, sizes and scale.
+    """
+    pointers, group, tensors, strides, sizes, scale = call
     HIGH: tl.constexpr = P.high
     WIDE: tl.constexpr = P.wide
     UP: tl.constexpr = P.area_high - 1
     BEFORE: tl.constexpr = P.area_wide - 1
     ACROSS: tl.constexpr = WIDE + 2 * BEFORE
+    ROW: tl.constexpr = 1 if P.keep else 0  # the axis that is not of the queries
     row = first + tl.arange(0, P.rows)
-    q, grad, lse, delta = read_queries(query, tensors, strides, sizes, row, group, P)
+    q, grad, lse, delta = read_queries(pointers[0], tensors, strides, sizes, row, group, P)
+    row, lse, delta = tl.expand_dims(row, ROW), tl.expand_dims(lse, ROW), tl.expand_dims(delta, ROW)
     base2 = scale * 1.4426950408889634
-    scores, dw, shares, weights = (), (), (), ()
+    scores, dw, shares, weights, seen = (), (), (), (), ()
     for i in tl.static_range(ACROSS * (HIGH + 2 * UP)):
         item, inside = locate(block, i // ACROSS - UP, i % ACROSS - BEFORE, sizes, P)
-        allowed = may_attend(row[:, None], item[None, :], inside[None, :], mask, sizes, P)
-        e, d = item_tiles((q, grad), (memory[0][i], memory[1][i]), lse[:, None], allowed, base2, EDGE, P)
+        allowed = may_attend(row, tl.expand_dims(item, 1 - ROW), tl.expand_dims(inside, 1 - ROW), pointers[3], sizes, P)
+        if P.keep:
+            e, d = item_tiles((q, grad), (memory[0][i], memory[1][i]), lse, allowed, base2, EDGE, P)
+        else:
+            k, v = read_memory(i, block, pointers[1], pointers[2], strides, sizes, P)
+            e, d = item_tiles((k, v), (q, grad), lse, allowed, base2, EDGE, P)
         nothing = tl.full(e.shape, 0.0, tl.float32)
-        scores, dw, shares, weights = scores + (e,), dw + (d,), shares + (nothing,), weights + (nothing,)
+        scores, dw, shares, weights, seen = scores + (e,), dw + (d,), shares + (nothing,), weights + (nothing,), seen + (allowed,)
         if i // ACROSS >= UP and i % ACROSS >= BEFORE:
-            p, gradients = window_gradients(scores, dw, delta[:, None], i - UP * ACROSS - BEFORE, ACROSS, P)
+            p, gradients = window_gradients(scores, dw, delta, i - UP * ACROSS - BEFORE, ACROSS, P)
             shares = add_window(shares, gradients, i - UP * ACROSS - BEFORE, ACROSS, P)
             weights = add_window(weights, p, i - UP * ACROSS - BEFORE, ACROSS, P)
     of_keys, of_values = (), ()
@@ -180,12 +208,15 @@ def memory_step(query, mask, block, first, group, sums, memory, tensors, strides
         share = shares[(i // WIDE + UP) * ACROSS + i % WIDE + BEFORE]
         weight = weights[(i // WIDE + UP) * ACROSS + i % WIDE + BEFORE]
         if EDGE and (P.masked or P.causal):  # exactly 0 also where the row's log-sum-exp is NaN
-            item, inside = locate(block, i // WIDE, i % WIDE, sizes, P)
-            allowed = may_attend(row[:, None], item[None, :], inside[None, :], mask, sizes, P)
+            allowed = seen[(i // WIDE + UP) * ACROSS + i % WIDE + BEFORE]
             share, weight = tl.where(allowed, share, 0.0), tl.where(allowed, weight, 0.0)
-        # Transposed: a product of the tensor cores has at least 64 rows, and a tile 16 blocks.
-        of_keys = of_keys + (tl.dot(tl.trans(q), share.to(q.dtype), sums[i], input_precision=P.precision),)
-        of_values = of_values + (tl.dot(tl.trans(grad), weight.to(q.dtype), sums[HIGH * WIDE + i], input_precision=P.precision),)
+        share, weight = share.to(q.dtype), weight.to(q.dtype)
+        if P.keep:  # transposed: a product of Hopper's tensor cores has at least 64 rows, and a tile 16 blocks
+            of_keys = of_keys + (tl.dot(tl.trans(q), share, sums[i], input_precision=P.precision),)
+            of_values = of_values + (tl.dot(tl.trans(grad), weight, sums[HIGH * WIDE + i], input_precision=P.precision),)
+        else:
+            of_keys = of_keys + (tl.dot(share, q, sums[i], input_precision=P.precision),)
+            of_values = of_values + (tl.dot(weight, grad, sums[HIGH * WIDE + i], input_precision=P.precision),)
     return of_keys + of_values
 
 
@@ -210,25 +241,27 @@ def memory_kernel(tensors, strides, coded, scale, P: tl.constexpr):
     ACROSS: tl.constexpr = WIDE + 2 * BEFORE
     sums, keys, values = (), (), ()
     for _ in tl.static_range(HIGH * WIDE):
-        sums = sums + (tl.full((P.key_padded, P.blocks), 0.0, tl.float32),)
+        sums = sums + (no_sums(P.key_padded, P),)
     for _ in tl.static_range(HIGH * WIDE):
-        sums = sums + (tl.full((P.value_padded, P.blocks), 0.0, tl.float32),)
-    for i in tl.static_range(ACROSS * (HIGH + 2 * UP)):
-        item, inside = locate(block, i // ACROSS - UP, i % ACROSS - BEFORE, sizes, P)
-        keys = keys + (read_rows(key, strides[1][2], item, inside, P.key_size, P.key_padded),)
-        values = values + (read_rows(value, strides[2][2], item, inside, P.value_size, P.value_padded),)
+        sums = sums + (no_sums(P.value_padded, P),)
+    if P.keep:
+        for i in tl.static_range(ACROSS * (HIGH + 2 * UP)):
+            k, v = read_memory(i, block, key, value, strides, sizes, P)
+            keys, values = keys + (k,), values + (v,)
+    call = (query, key, value, mask), group, tensors, strides, sizes, scale
     row = first_row(begin, sizes, P)
+    full = sizes[1]
     if not P.masked and HIGH * P.area_high == 1:
         full = first_full_row(begin, row, sizes, P)
         for first in tl.range(full, sizes[1], P.rows, disable_licm=True):
-            sums = memory_step(query, mask, block, first, group, sums, (keys, values), tensors, strides, sizes, scale, False, P)
-        for first in tl.range(row, tl.minimum(full, sizes[1]), P.rows, disable_licm=True):
-            sums = memory_step(query, mask, block, first, group, sums, (keys, values), tensors, strides, sizes, scale, True, P)
-    else:
-        for first in tl.range(row, sizes[1], P.rows, disable_licm=True):
-            sums = memory_step(query, mask, block, first, group, sums, (keys, values), tensors, strides, sizes, scale, True, P)
+            sums = memory_step(block, first, sums, (keys, values), call, False, P)
+    for first in tl.range(row, tl.minimum(full, sizes[1]), P.rows, disable_licm=True):
+        sums = memory_step(block, first, sums, (keys, values), call, True, P)
     for i in tl.static_range(HIGH * WIDE):
         item, inside = locate(block, i // WIDE, i % WIDE, sizes, P)
         rows = group.to(tl.int64) * sizes[2] + item
-        write_rows(tensors[7], rows, inside, tl.trans(sums[i]) * scale, P.key_size, P.key_padded)
-        write_rows(tensors[8], rows, inside, tl.trans(sums[HIGH * WIDE + i]), P.value_size, P.value_padded)
+        dk, dv = sums[i], sums[HIGH * WIDE + i]
+        if P.keep:
+            dk, dv = tl.trans(dk), tl.trans(dv)
+        write_rows(tensors[7], rows, inside, dk * scale, P.key_size, P.key_padded)
+        write_rows(tensors[8], rows, inside, dv, P.value_size, P.value_padded)

@@ -44,6 +44,8 @@ class Plan(NamedTuple):
         masked: whether there is a mask.
         causal: whether items after the query are hidden.
         precision: how float32 products are made, "tf32x3" or "tf32".
+        keep: whether the kernel for the gradients of keys and values keeps those of a tile in shared memory, and works on tiles
+            (rows, blocks) as the others, not on (blocks, rows).
     """
 
     rows: int
@@ -59,6 +61,7 @@ class Plan(NamedTuple):
     masked: bool
     causal: bool
     precision: str
+    keep: bool
 
 
 def encode(number: int) -> int:
@@ -252,13 +255,14 @@ def window_weights(scores, P: tl.constexpr):
 
 
 @jit
-def forward_step(q, row, begin, state, pointers, strides, sizes, scale, EDGE: tl.constexpr, P: tl.constexpr):
+def forward_step(q, row, begin, state, call, EDGE: tl.constexpr, P: tl.constexpr):
     """Attend to a tile of blocks.
 
-    state: the queries' highest scores, sums of weights and contexts up to now, which are returned with those of the tile; pointers: to
-    keys, values, mask and taint of a head; EDGE: whether something may be hidden or outside of the memory.
+    state: the queries' highest scores, sums of weights and contexts up to now, which are returned with those of the tile; call: pointers to
+    keys, values, mask and taint of a head, and strides, sizes and scale; EDGE: whether something may be hidden or outside of the memory.
     """
     top, total, out = state
+    pointers, strides, sizes, scale = call
     ACROSS: tl.constexpr = P.wide + P.area_wide - 1
     TILES: tl.constexpr = ACROSS * (P.high + P.area_high - 1)
     block = begin + tl.arange(0, P.blocks)
@@ -309,7 +313,7 @@ def forward_kernel(tensors, strides, coded, scale, P: tl.constexpr):
     row = first + tl.arange(0, P.rows)
     real = row < sizes[1]
     q = read_rows(query, strides[0][2], row, real, P.key_size, P.key_padded)
-    pointers = key, value, mask, tensors[4] + group.to(tl.int64) * sizes[2]
+    call = (key, value, mask, tensors[4] + group.to(tl.int64) * sizes[2]), strides, sizes, scale
     top = tl.full((P.rows,), float("-inf"), tl.float32)
     total = tl.full((P.rows,), 0.0, tl.float32)
     out = tl.full((P.rows, P.value_padded), 0.0, tl.float32)
@@ -318,9 +322,9 @@ def forward_kernel(tensors, strides, coded, scale, P: tl.constexpr):
     if not P.masked and P.high * P.area_high == 1:  # where nothing is hidden, a fourth of the instructions is saved
         start = full_blocks(first, sizes, P)
         for begin in range(0, start, P.blocks):
-            top, total, out = forward_step(q, row, begin, (top, total, out), pointers, strides, sizes, scale, False, P)
+            top, total, out = forward_step(q, row, begin, (top, total, out), call, False, P)
     for begin in range(start, until, P.blocks):
-        top, total, out = forward_step(q, row, begin, (top, total, out), pointers, strides, sizes, scale, True, P)
+        top, total, out = forward_step(q, row, begin, (top, total, out), call, True, P)
     rows = group.to(tl.int64) * sizes[1] + row
     lse = (top + tl.log2(total)) * 0.6931471805599453
     out = out / total[:, None]
