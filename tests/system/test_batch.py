@@ -350,6 +350,26 @@ def test_answers_inside_the_folder_of_the_inputs_are_no_inputs(tmp_path: Path, c
     assert sorted(times(output)) == [path.name for path in paths]
 
 
+def test_a_folder_that_cannot_be_read_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Call) -> None:
+    for name in ("open", "locked", "deep/er"):
+        (tmp_path / name).mkdir(parents=True)
+        write_shards(tmp_path / name / "shards", SENTENCES, 1)
+    for pattern, folder, lacking in (
+        ("**/*.en", "locked", os.R_OK),
+        ("*/shards/*.en", "open", os.X_OK),
+        ("deep/er/*/*", "deep/er", os.R_OK),
+        ("locked/none/*", "locked", os.X_OK),
+    ):
+        closed = f"{tmp_path}/{folder}/"
+        # The superuser may read every folder.
+        monkeypatch.setattr(batch.os, "access", lambda path, mode, closed=closed, lacking=lacking: path != closed or not mode & lacking)
+        code, told, err = call(*words_of("translate"), "--input", f"{tmp_path}/{pattern}", "--output", tmp_path / "out")
+        assert (code, told) == (2, b""), pattern
+        assert f"error: --input {tmp_path}/{pattern}: {closed}: no permission to read this folder" in err
+    monkeypatch.setattr(batch.os, "access", lambda path, mode: not mode & os.R_OK)
+    batch._check_folders(f"{tmp_path}/locked/shards/00.en")  # to enter a folder, no list of it is needed
+
+
 def test_a_model_that_is_trained_meanwhile_ends_the_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Call) -> None:
     run, output = tmp_path / "run", tmp_path / "out"
     shutil.copytree(words_of("translate")[1], run)

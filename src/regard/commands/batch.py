@@ -160,6 +160,8 @@ def _find(pattern: str, output: Path) -> dict[str, Path]:
         raise DataError(f"--input {pattern}: {special[0]} is not a file")
     if Path(pattern).is_dir():
         raise DataError(f"--input {pattern}: a folder; for the files in it: --input '{Path(pattern) / '*'}'")
+    if not plain:
+        _check_folders(pattern)
     if not paths:
         raise DataError(f"--input {pattern}: no such file, and no file has a name like this")
     outside = [path for path in paths if not path.parent.resolve().is_relative_to(output.resolve())]
@@ -178,6 +180,16 @@ def _find(pattern: str, output: Path) -> dict[str, Path]:
     if mixed:  # from the first output on, the input could not be told from these
         raise ConfigError(f"--output {output}: has the input {min({*paths} - {*outside})}; choose another folder")
     return found
+
+
+def _check_folders(pattern: str) -> None:
+    """Refuse a pattern whose folders cannot all be read: `glob` leaves such a folder out, and the files in it would be missing."""
+    parts = Path(pattern).parts
+    for number, part in enumerate(parts[1:], start=1):
+        needed = os.X_OK | os.R_OK if glob.has_magic(part) else os.X_OK
+        for folder in glob.iglob(os.path.join(*parts[:number], ""), recursive=True):
+            if not os.access(folder, needed) and Path(folder).name != "lost+found":  # of a file system itself
+                raise DataError(f"--input {pattern}: {folder}: no permission to read this folder")
 
 
 def _check_outputs(inputs: Mapping[str, Path], output: Path) -> None:

@@ -121,7 +121,7 @@ def build_report(study: StudyConfig, folder: Path, *, samples: int = 100_000) ->
             found.setdefault((cell.data, cell.variant), {})[cell.seed] = result
         else:
             told = failure_file(folder, cell)
-            missing[cell.name] = told.read_text(encoding="utf-8").strip() if told.exists() else ""
+            missing[cell.name] = told.read_text(encoding="utf-8", errors="replace").strip() if told.exists() else ""
     if not found:
         raise DataError(f"{folder}: no run of the study {study.name} is done")
     unknown = _check_test_sets(study, found)
