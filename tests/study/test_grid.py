@@ -294,6 +294,11 @@ def test_nothing_to_report_and_a_damaged_result_are_told(finished: tuple[StudyCo
         (tmp_path / "results" / "letters-none-1.json").write_text(json.dumps({**json.loads(whole), **change}))
         with pytest.raises(ConfigError, match=rf"letters-none-1\.json: damaged result: {field} missing or wrong; remove it"):
             build_report(study, tmp_path)
+    (tmp_path / "results" / "letters-none-1.json").unlink()
+    (tmp_path / "results" / "letters-none-1.json").mkdir()
+    with pytest.raises(ConfigError, match=r"letters-none-1\.json: cannot be read \(.*\)$"):  # nothing to remove without a look
+        build_report(study, tmp_path)
+    (tmp_path / "results" / "letters-none-1.json").rmdir()
     (tmp_path / "results" / "letters-none-1.json").write_text(whole)
     (tmp_path / "failed").mkdir()
     (tmp_path / "failed" / "letters-none-2.txt").write_bytes(b"\xff: no such file\n")  # names of files may be anything
