@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import tarfile
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ from PIL import Image
 
 from regard import progress
 from regard.data import ImageArchive, ImageCache, Preprocessing
+from regard.data.images import ImageSource
 from regard.errors import DataError
 
 SETTINGS = Preprocessing(size=11, fit="stretch")
@@ -38,12 +40,12 @@ def test_the_store_gives_what_decoding_gives_in_any_order(tmp_path: Path, source
         store.pixels([5])
 
 
-def decoded(sources: list, settings: Preprocessing, folder: Path) -> int:
+def decoded(sources: Sequence[ImageSource], settings: Preprocessing, folder: Path) -> int:
     """Open the store; return how many images were decoded for it."""
     ended: list[progress.Event] = []
     with progress.listening(lambda event: ended.append(event) if event.kind == "end" else None):
         ImageCache(sources, settings, folder)
-    stages = [event.stage for event in ended if event.stage is not None]
+    stages = [event.stage for event in ended if event.stage is not None and event.stage.name != "Checking decoded images"]
     assert all((stage.name, stage.total) == ("Decoding images", len(sources)) for stage in stages)
     return sum(stage.done for stage in stages)
 
@@ -67,6 +69,34 @@ def test_a_cache_file_cut_short_is_written_again(tmp_path: Path, sources: list[P
     path = next(tmp_path.glob("*.pixels"))
     path.write_bytes(path.read_bytes()[:-1])
     assert np.array_equal(ImageCache(sources, SETTINGS, tmp_path).pixels(range(5)), whole)
+
+
+def test_a_damaged_cache_file_is_written_again(tmp_path: Path, sources: list[Path]) -> None:
+    whole = ImageCache(sources, SETTINGS, tmp_path).pixels(range(5))
+    path = next(tmp_path.glob("*.pixels"))
+    path.write_bytes(bytes(path.stat().st_size))
+    assert np.array_equal(ImageCache(sources, SETTINGS, tmp_path).pixels(range(5)), whole)
+
+
+def test_another_image_of_the_same_size_and_time_is_decoded(tmp_path: Path, sources: list[Path]) -> None:
+    ImageCache(sources, SETTINGS, tmp_path / "cache")
+    before, content = sources[0].stat(), sources[1].read_bytes()
+    sources[0].write_bytes(content[: before.st_size].ljust(before.st_size, b"\0"))
+    os.utime(sources[0], ns=(before.st_atime_ns, before.st_mtime_ns))
+    found = ImageCache(sources, SETTINGS, tmp_path / "cache")
+    assert np.array_equal(found.pixels([0])[0], SETTINGS.pixels(sources[0]))
+
+
+def test_what_killed_writers_left_in_a_shared_folder_is_removed_in_time(tmp_path: Path, sources: list[Path]) -> None:
+    ImageCache(sources, SETTINGS, tmp_path)
+    path = next(tmp_path.glob("*.pixels"))
+    path.unlink()
+    old, new = (tmp_path / f".{path.name}.{digit * 12}" for digit in "ab")
+    old.touch()
+    new.touch()  # may be written by another process
+    os.utime(old, (1, 1))
+    ImageCache(sources, SETTINGS, tmp_path)
+    assert sorted(tmp_path.glob(".*")) == [new]
 
 
 def test_images_of_an_archive_are_stored_like_others(tmp_path: Path, sources: list[Path]) -> None:

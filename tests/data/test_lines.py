@@ -13,7 +13,17 @@ import pytest
 
 from regard import progress
 from regard.data import lines as lines_module
-from regard.data.lines import iter_lines, open_whole, read_lines, scan_lines, single_line, unreadable, whole_characters, write_files
+from regard.data.lines import (
+    iter_lines,
+    leftovers,
+    open_whole,
+    read_lines,
+    scan_lines,
+    single_line,
+    unreadable,
+    whole_characters,
+    write_files,
+)
 from regard.errors import DataError
 
 # 16 lines, each with something another reader stumbles over; a byte order mark in front, no line feed at the end.
@@ -212,3 +222,22 @@ def test_validation_finds_the_line_however_the_file_is_cut(
     monkeypatch.setattr(lines_module, "CHUNK_BYTES", size)
     scan_lines(path, text=True)
     assert warnings == ([f"{path}, line {line}: not UTF-8; each invalid byte is read as U+FFFD"] if line else [])
+
+
+def test_two_writers_of_one_file_never_share_a_temporary_file(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    with open_whole(path) as first:
+        first.write(b"fir")
+        with open_whole(path) as second:  # in two containers, processes have equal numbers
+            second.write(b"second")
+        assert path.read_bytes() == b"second"
+        assert len(leftovers(path)) == 1
+        first.write(b"st")
+    assert path.read_bytes() == b"first"
+    assert leftovers(path) == []
+
+
+def test_leftovers_are_those_of_one_name(tmp_path: Path) -> None:
+    for name in (".a.0123456789ab", ".a.en.0123456789ab", ".a.0123456789ab.0123456789ab", ".a.settings.yaml", ".a.4711"):
+        (tmp_path / name).touch()
+    assert [path.name for path in leftovers(tmp_path / "a")] == [".a.0123456789ab"]

@@ -73,11 +73,18 @@ def test_a_job_whose_worker_is_lost_is_done_by_a_new_one(messages: list[str]) ->
     assert len(made) == 2 + 4
 
 
-def test_a_job_that_loses_every_worker_ends_the_work() -> None:
-    begun, made = list[str](), list[Fake]()
-    with pytest.raises(TrainingError, match="j0: 5 workers were lost, the last one: signal 9"):
-        Pool(started(begun, made), 1).run(jobs(2, lost=["j0"], times=99), lambda name, answer: None)
-    assert begun.count("j0") == 5
+def test_a_job_that_loses_every_worker_fails_alone() -> None:
+    begun, made, answers = list[str](), list[Fake](), dict[str, Answer]()
+    Pool(started(begun, made), 1).run(jobs(3, lost=["j0"], times=99), answers.__setitem__)
+    assert answers == {"j0": {"error": "5 workers were lost, the last one: signal 9"}, "j1": {"by": 0}, "j2": {"by": 0}}
+    assert sorted(begun) == ["j0"] * 5 + ["j1", "j2"]
+
+
+def test_five_jobs_in_a_row_that_lose_every_worker_end_the_work() -> None:
+    begun, made, answers = list[str](), list[Fake](), dict[str, Answer]()
+    with pytest.raises(TrainingError, match=r"j\d: 5 workers were lost, the last one: signal 9"):
+        Pool(started(begun, made), 1).run(jobs(9, lost=list(jobs(9)), times=99), answers.__setitem__)
+    assert list(answers.values()) == [{"error": "5 workers were lost, the last one: signal 9"}] * 4
 
 
 def test_workers_that_never_begin_end_the_work() -> None:

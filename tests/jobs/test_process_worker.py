@@ -29,6 +29,10 @@ def work(job):
         case "warn":
             print("regard: careful", file=sys.stderr)
             return {}
+        case "talk":
+            for number in range(200):
+                print(f"regard: line {number}: longer than 7 tokens", file=sys.stderr)
+            return {}
         case "refuse":
             raise DataError("a.en: no such file")
         case "leave":
@@ -83,6 +87,9 @@ def test_a_worker_answers_and_tells_what_it_says(folder: Path) -> None:
     worker = ProcessWorker(["doubling_worker"], {"OMP_NUM_THREADS": "3"}, folder)
     assert worker.call({"do": "double", "number": 7}) == {"twice": 14, "threads": "3", "said": ["this is no answer"]}
     assert worker.call({"do": "warn"}) == {"said": ["careful"]}
+    left_out, *said = worker.call({"do": "talk"})["said"]
+    assert left_out == "earlier messages are left out"
+    assert said == [f"line {number}: longer than 7 tokens" for number in range(200 - len(said), 200)]  # whole lines
     assert worker.call({"do": "refuse"}) == {"error": "a.en: no such file"}
     with pytest.raises(TrainingError, match=r"^error: no run there$") as raised:
         worker.call({"do": "leave"})

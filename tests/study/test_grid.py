@@ -286,6 +286,23 @@ def test_nothing_to_report_and_a_damaged_result_are_told(finished: tuple[StudyCo
     (tmp_path / "results" / "letters-none-1.json").write_text(whole[: len(whole) // 2])
     with pytest.raises(ConfigError, match=r"letters-none-1\.json: damaged result"):
         build_report(study, tmp_path)
+    for change, field in (
+        ({"scores": {}}, "scores.BLEU"),
+        ({"scores": {"BLEU": "high"}}, "scores"),
+        ({"counts": 3, "attention": None}, "attention, counts"),
+    ):
+        (tmp_path / "results" / "letters-none-1.json").write_text(json.dumps({**json.loads(whole), **change}))
+        with pytest.raises(ConfigError, match=rf"letters-none-1\.json: damaged result: {field} missing or wrong; remove it"):
+            build_report(study, tmp_path)
+    (tmp_path / "results" / "letters-none-1.json").unlink()
+    (tmp_path / "results" / "letters-none-1.json").mkdir()
+    with pytest.raises(ConfigError, match=r"letters-none-1\.json: cannot be read \(.*\)$"):  # nothing to remove without a look
+        build_report(study, tmp_path)
+    (tmp_path / "results" / "letters-none-1.json").rmdir()
+    (tmp_path / "results" / "letters-none-1.json").write_text(whole)
+    (tmp_path / "failed").mkdir()
+    (tmp_path / "failed" / "letters-none-2.txt").write_bytes(b"\xff: no such file\n")  # names of files may be anything
+    assert build_report(study, tmp_path).missing["letters-none-2"] == "\ufffd: no such file"
     with pytest.raises(ConfigError, match=r"letters-.*-1\.json: its main score is BLEU, the study compares by chrF2; remove it"):
         build_report(study.model_copy(update={"metric": "chrF2"}), folder)
 

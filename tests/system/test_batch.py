@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 
 from regard.commands import batch
+from regard.errors import DataError
 from tests.system.test_streaming import COMMANDS, IMAGES, words_of
 
 SENTENCES = ["ein Hund schläft", "das Haus", "", "ein Haus sieht ein grünes Haus", "der Hund"]
@@ -179,7 +180,16 @@ def test_what_does_not_fit_is_refused_before_anything_is_written(tmp_path: Path,
         shutil.copy(paths[0], tmp_path / "deep" / name)
     (tmp_path / "taken" / "manifest.jsonl").mkdir(parents=True)
     pattern, output, full = f"{tmp_path}/shards/*", tmp_path / "out", tmp_path / "full"
-    for name in ("own/manifest.jsonl/x", "own/b", "locked/.lock", "full/00.en/x", "filed/deep", "nested/x/a.en", "nested/a.en"):
+    for name in (
+        "own/manifest.jsonl/x",
+        "own/b",
+        "locked/.lock",
+        "full/00.en/x",
+        "filed/deep",
+        "nested/x/a.en",
+        "nested/a.en",
+        "nested/y/b.en",
+    ):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(paths[0], tmp_path / name)
     (tmp_path / "blocked").mkdir()
@@ -203,6 +213,10 @@ def test_what_does_not_fit_is_refused_before_anything_is_written(tmp_path: Path,
         (
             ["--input", f"{tmp_path}/nested/**", "--output", tmp_path / "nested" / "x"],
             f"the output of {tmp_path}/nested/a.en, {tmp_path}/nested/x/a.en, would replace the input {tmp_path}/nested/x/a.en",
+        ),
+        (
+            ["--input", f"{tmp_path}/nested/**", "--output", tmp_path / "nested" / "y"],
+            f"--output {tmp_path}/nested/y: has the input {tmp_path}/nested/y/b.en; choose another folder",
         ),
         (
             ["--input", f"{tmp_path}/f*/**/*", "--output", tmp_path / "blocked"],
@@ -293,11 +307,87 @@ def test_the_leftovers_of_a_shard_are_not_those_of_one_with_a_longer_name(tmp_pa
     (tmp_path / "a").write_bytes(b"one\n")
     output = tmp_path / "out"
     output.mkdir()
-    (output / ".a.123").touch()
-    (output / ".a.en.123").touch()
+    (output / ".a.0123456789ab").touch()
+    (output / ".a.en.0123456789ab").touch()
     monkeypatch.setattr(batch, "answer_jobs", lambda work: work({"input": str(tmp_path / "a"), "output": str(output / "a")}))
     batch.answer_shards(lambda path, chunks, lines: (lines, 0))
-    assert sorted(path.name for path in output.iterdir()) == [".a.en.123", "a"]
+    assert sorted(path.name for path in output.iterdir()) == [".a.en.0123456789ab", "a"]
+
+
+def test_an_input_that_vanishes_while_it_is_read_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "a"
+    path.write_bytes(b"one\n")
+    monkeypatch.setattr(batch, "answer_jobs", lambda work: work({"input": str(path), "output": str(tmp_path / "out" / "a")}))
+
+    def answer(path: Path, chunks: Any, lines: int) -> tuple[int, int]:
+        path.unlink()
+        return lines, 0
+
+    with pytest.raises(DataError, match=f"^{path}: no such file$"):
+        batch.answer_shards(answer)
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_a_full_disk_is_told_with_the_name_of_the_manifest() -> None:
+    with (
+        open("/dev/full", "ab", buffering=0) as full,
+        pytest.raises(DataError, match=r"^out/manifest\.jsonl: cannot be written \(No space left on device\)$"),
+    ):
+        batch._append(full, Path("out/manifest.jsonl"), {"shard": "a"})
+
+
+def test_answers_inside_the_folder_of_the_inputs_are_no_inputs(tmp_path: Path, call: Call) -> None:
+    shards = tmp_path / "shards"
+    paths, output = write_shards(shards, SENTENCES, 2), shards / "out"
+    words = [*words_of("translate"), "--input", f"{shards}/**/*", "--output", output]
+    assert call(*words)[0] == 0
+    before = times(output)
+    (output / "manifest.jsonl").write_text("\n".join((output / "manifest.jsonl").read_text().splitlines()[:2]) + "\n")  # killed
+    code, told, err = call(*words)
+    assert (code, told.startswith(b"2 of 2 shards")) == (0, True), err
+    assert times(output)["00.en"] == before["00.en"]
+    assert sorted(times(output)) == [path.name for path in paths]
+
+
+def test_a_folder_that_cannot_be_read_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Call) -> None:
+    for name in ("open", "locked", "deep/er"):
+        (tmp_path / name).mkdir(parents=True)
+        write_shards(tmp_path / name / "shards", SENTENCES, 1)
+    for pattern, folder, lacking in (
+        ("**/*.en", "locked", os.R_OK),
+        ("*/shards/*.en", "open", os.X_OK),
+        ("deep/er/*/*", "deep/er", os.R_OK),
+        ("locked/none/*", "locked", os.X_OK),
+    ):
+        closed = f"{tmp_path}/{folder}/"
+        # The superuser may read every folder.
+        monkeypatch.setattr(batch.os, "access", lambda path, mode, closed=closed, lacking=lacking: path != closed or not mode & lacking)
+        code, told, err = call(*words_of("translate"), "--input", f"{tmp_path}/{pattern}", "--output", tmp_path / "out")
+        assert (code, told) == (2, b""), pattern
+        assert f"error: --input {tmp_path}/{pattern}: {closed}: no permission to read this folder" in err
+    monkeypatch.setattr(batch.os, "access", lambda path, mode: not mode & os.R_OK)
+    batch._check_folders(f"{tmp_path}/locked/shards/00.en")  # to enter a folder, no list of it is needed
+
+
+def test_a_model_that_is_trained_meanwhile_ends_the_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Call) -> None:
+    run, output = tmp_path / "run", tmp_path / "out"
+    shutil.copytree(words_of("translate")[1], run)
+    write_shards(tmp_path / "shards", SENTENCES, 3)
+
+    class Changing:
+        def run(self, jobs: dict[str, Any], done: Callable[[str, dict[str, Any]], None]) -> None:
+            facts = {name: kind() for name, kind in batch.FIELDS.items()}
+            done("00.en", dict(facts))
+            shutil.copy(run / "model" / "model.safetensors", run / "model" / "new")
+            os.replace(run / "model" / "new", run / "model" / "model.safetensors")  # as a training does; the next worker reads it
+            done("01.en", dict(facts))
+
+    monkeypatch.setattr(batch, "open_pool", lambda *_, **__: Changing())
+    code, _, err = call("translate", run, "--input", f"{tmp_path}/shards/*", "--output", output)
+    assert code == 1
+    assert f"{run}/model/model.safetensors: changed or removed while shards were answered; use a copy, and another --output" in err
+    assert [entry["shard"] for entry in manifest(output)[1]] == ["00.en"]
 
 
 def test_evaluate_measures_on_each_of_many_files(tmp_path: Path, call: Call) -> None:

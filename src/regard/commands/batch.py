@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import glob
 import hashlib
 import io
@@ -17,7 +18,7 @@ from regard import progress
 from regard.commands.options import refuse
 from regard.commands.streaming import WORKER
 from regard.commands.terminal import write_line
-from regard.errors import ConfigError, DataError, TrainingError, counted, listed
+from regard.errors import ConfigError, DataError, RegardError, TrainingError, counted, listed, os_reason
 from regard.jobs import open_pool
 from regard.jobs.pool import Answer, Job
 from regard.jobs.process_worker import answer_jobs
@@ -55,6 +56,7 @@ def run_batch(
         ConfigError: invalid options, or the folder holds the outputs of another command, model or options.
         TrainingError: some files failed; the message names them. The others are processed.
     """
+    from regard.data.lines import leftovers
     from regard.training import run_lock
 
     if any(isinstance(parameters.get(name), list | tuple) and parameters[name] for name in ("files", "images")):
@@ -65,8 +67,11 @@ def run_batch(
     if output is None:
         raise ConfigError("--output FOLDER: needed, where the answers to --input go")
     inputs = _find(shards, output)
+    unchanged = _Unchanged(parameters)
     about = _about(command, parameters)
     with run_lock(output):
+        for killed in leftovers(output / MANIFEST):
+            killed.unlink(missing_ok=True)
         done = _read_manifest(output, about)
         if left := [name for name in done if name not in inputs and (output / name).exists()]:
             names = listed(left, most=3)
@@ -77,7 +82,7 @@ def run_batch(
             }
         jobs = {name: {"input": str(path), "output": str(output / name)} for name, path in inputs.items() if name not in kept}
         words = ["regard", *sys.argv[1:], *(["--list", "-"] if command == "caption" else [])] if words is None else list(words)
-        failed = _work(output, about, kept, jobs, words=words, **where)
+        failed = _work(output, about, kept, jobs, words=words, check=unchanged.check, **where)
         _write_manifest(output, about, [kept[name] for name in inputs if name in kept])
     unread = sum(entry["unread"] for entry in kept.values())
     lines = sum(entry["lines"] for entry in kept.values())
@@ -100,7 +105,7 @@ def answer_shards(answer: Callable[[Path, Iterable[list[str]], int], tuple[int, 
     """
     import torch
 
-    from regard.data.lines import open_whole, scan_lines, stream_lines
+    from regard.data.lines import leftovers, open_whole, scan_lines, stream_lines
     from regard.tasks.chunking import in_chunks
 
     begin = torch.get_rng_state()  # each shard draws the same samples as alone
@@ -108,11 +113,10 @@ def answer_shards(answer: Callable[[Path, Iterable[list[str]], int], tuple[int, 
     def work(job: Job) -> Answer:
         path, output = Path(job["input"]), Path(job["output"])
         torch.set_rng_state(begin)
-        digest, lines = scan_lines(path)
         state = _state(path)
-        for left in output.parent.glob(glob.escape(f".{output.name}.") + "*"):
-            if left.name.removeprefix(f".{output.name}.").isdecimal():  # not that of NAME.en, which another worker may be writing
-                left.unlink(missing_ok=True)  # left by a killed worker
+        digest, lines = scan_lines(path)
+        for left in leftovers(output):  # of a killed worker
+            left.unlink(missing_ok=True)
         with open_whole(output) as stream:
             written = _Digested(stream)
             before, sys.stdout = sys.stdout, io.TextIOWrapper(cast(BinaryIO, io.BufferedWriter(written)))
@@ -145,7 +149,10 @@ class _Digested(io.RawIOBase):
 
 
 def _find(pattern: str, output: Path) -> dict[str, Path]:
-    """Return the input files by the names of their outputs: paths relative to their common folder, without `.gz`."""
+    """Return the input files by the names of their outputs: paths relative to their common folder, without `.gz`.
+
+    Files in an output folder with a manifest are no inputs: they are answers of an earlier call.
+    """
     plain = Path(pattern).is_file()
     # A dangling link is an input that cannot be read.
     paths = [Path(pattern)] if plain else sorted(path for path in map(Path, glob.glob(pattern, recursive=True)) if not path.is_dir())
@@ -153,8 +160,15 @@ def _find(pattern: str, output: Path) -> dict[str, Path]:
         raise DataError(f"--input {pattern}: {special[0]} is not a file")
     if Path(pattern).is_dir():
         raise DataError(f"--input {pattern}: a folder; for the files in it: --input '{Path(pattern) / '*'}'")
+    if not plain:
+        _check_folders(pattern)
     if not paths:
         raise DataError(f"--input {pattern}: no such file, and no file has a name like this")
+    outside = [path for path in paths if not path.parent.resolve().is_relative_to(output.resolve())]
+    mixed = 0 < len(outside) < len(paths)
+    if mixed and (output / MANIFEST).is_file():
+        progress.message(f"--input {pattern}: not the files in {output}, which holds answers")
+        paths, mixed = outside, False
     common = Path(os.path.commonpath([path.parent.resolve() for path in paths]))
     found: dict[str, Path] = {}
     for path in paths:
@@ -163,7 +177,19 @@ def _find(pattern: str, output: Path) -> dict[str, Path]:
             raise ConfigError(f"--input: {found[name]} and {path} would have one output, {output / name}")
         found[name] = path
     _check_outputs(found, output)
+    if mixed:  # from the first output on, the input could not be told from these
+        raise ConfigError(f"--output {output}: has the input {min({*paths} - {*outside})}; choose another folder")
     return found
+
+
+def _check_folders(pattern: str) -> None:
+    """Refuse a pattern whose folders cannot all be read: `glob` leaves such a folder out, and the files in it would be missing."""
+    parts = Path(pattern).parts
+    for number, part in enumerate(parts[1:], start=1):
+        needed = os.X_OK | os.R_OK if glob.has_magic(part) else os.X_OK
+        for folder in glob.iglob(os.path.join(*parts[:number], ""), recursive=True):
+            if not os.access(folder, needed) and Path(folder).name != "lost+found":  # of a file system itself
+                raise DataError(f"--input {pattern}: {folder}: no permission to read this folder")
 
 
 def _check_outputs(inputs: Mapping[str, Path], output: Path) -> None:
@@ -199,12 +225,6 @@ def _about(command: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
     """Return the inputs of the answers besides the shards: command, options with the content of their files, and the runs' weights."""
     from regard.data.lines import stat_rereadable
     from regard.data.parallel import file_digest
-    from regard.training.checkpoint import weights_file
-
-    runs: list[Any] = []
-    for name in PLACES:
-        given = parameters.get(name)
-        runs += given if isinstance(given, (list, tuple)) else [] if given is None else [given]
 
     def noted(value: Any) -> Any:
         if isinstance(value, Path) and value.is_file():
@@ -216,12 +236,51 @@ def _about(command: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
     options = {
         name: noted(value) for name, value in parameters.items() if name not in PLACES and value is not None and value not in ((), [])
     }
-    digests = [file_digest(file) for run in runs for file in (weights_file(Path(run)), Path(run) / "config.yaml")]
-    return {"command": command, "options": options, "runs": digests}
+    return {"command": command, "options": options, "runs": [file_digest(file) for file in _run_files(parameters)]}
+
+
+def _run_files(parameters: Mapping[str, Any]) -> list[Path]:
+    """Return weights and settings of the runs that a command uses; which weights may change while a run is trained."""
+    from regard.training.checkpoint import weights_file
+
+    runs: list[Any] = []
+    for name in PLACES:
+        given = parameters.get(name)
+        runs += given if isinstance(given, (list, tuple)) else [] if given is None else [given]
+    return [file for run in runs for file in (weights_file(Path(run)), Path(run) / "config.yaml")]
+
+
+class _Unchanged:
+    """Checks that the files that all answers depend on stay: each worker reads them, a later one than the others if one was lost.
+
+    Args:
+        parameters: the options of the command.
+    """
+
+    def __init__(self, parameters: Mapping[str, Any]) -> None:
+        self._parameters = parameters
+        self._states = self._look()
+
+    def _look(self) -> dict[str, tuple[int, ...]]:
+        given = [value for value in self._parameters.values() if isinstance(value, Path) and value.is_file()]
+        found = {str(path): path.stat() for path in (*_run_files(self._parameters), *given)}
+        return {name: (state.st_size, state.st_mtime_ns, state.st_ino) for name, state in found.items()}
+
+    def check(self) -> None:
+        """Raise a `TrainingError` if a file has changed since the beginning."""
+        try:
+            found = self._look()
+        except (OSError, RegardError):
+            found = {}
+        if found != self._states:
+            name = min(name for name in {*found, *self._states} if found.get(name) != self._states.get(name))
+            raise TrainingError(f"{name}: changed or removed while shards were answered; use a copy, and another --output")
 
 
 def _state(path: Path) -> tuple[int, int]:
-    found = path.stat()
+    from regard.data.lines import stat_rereadable
+
+    found = stat_rereadable(path)
     return found.st_size, found.st_mtime_ns
 
 
@@ -277,10 +336,26 @@ def _write_manifest(output: Path, about: Mapping[str, Any], entries: Sequence[Ma
     write_files({output / MANIFEST: "".join(json.dumps(entry) + "\n" for entry in (about, *entries)).encode()})
 
 
+def _append(manifest: io.FileIO, path: Path, entry: Mapping[str, Any]) -> None:
+    data = json.dumps(entry).encode() + b"\n"
+    try:
+        if manifest.write(data) != len(data):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    except OSError as error:
+        raise DataError(f"{path}: cannot be written ({os_reason(path, error)})") from error
+
+
 def _work(
-    output: Path, about: Mapping[str, Any], kept: dict[str, dict[str, Any]], jobs: Mapping[str, Job], *, words: list[str], **where: Any
+    output: Path,
+    about: Mapping[str, Any],
+    kept: dict[str, dict[str, Any]],
+    jobs: Mapping[str, Job],
+    *,
+    words: list[str],
+    check: Callable[[], None],
+    **where: Any,
 ) -> dict[str, str]:
-    """Process what is left; add it to `kept` and the manifest, and return failures with their reasons."""
+    """Process what is left; add it to `kept` and the manifest after `check`, and return failures with their reasons."""
     failed: dict[str, str] = {}
     if not jobs:
         return failed
@@ -288,17 +363,17 @@ def _work(
     pool = open_pool(words, environment={WORKER: "1"}, **where)
     with (
         progress.stage("Answering shards", total=len(jobs) + len(kept), unit="shards", done=len(kept)) as answering,
-        open(output / MANIFEST, "a", encoding="utf-8") as manifest,
+        open(output / MANIFEST, "ab", buffering=0) as manifest,
     ):
 
         def done(name: str, answer: Answer) -> None:
+            check()
             if "error" in answer:
                 failed[name] = answer["error"]
                 progress.message(f"{name}: {answer['error']}", warning=True)
                 return
             kept[name] = {"shard": name, **answer}
-            manifest.write(json.dumps(kept[name]) + "\n")
-            manifest.flush()
+            _append(manifest, output / MANIFEST, kept[name])
             answering.advance()
 
         pool.run(jobs, done)

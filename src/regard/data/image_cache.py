@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -12,17 +14,21 @@ import torch
 from regard import progress
 from regard.data.image_archive import ArchivedImage
 from regard.data.images import ImageSource, Preprocessing
-from regard.data.lines import open_whole, unreadable
+from regard.data.lines import leftovers, open_whole, unreadable
 
 # Part of the key, so that changes in decoding invalidate old files.
-VERSION = 1
+VERSION = 2
+SUM = 32
+"""Bytes of the sha256 at the end of the file."""
+LEFTOVER_SECONDS = 3600
+"""Age at which the temporary file of another process is that of a killed one."""
 
 
 class ImageCache:
     """Decoded images in a cache file: `store[indices]` gives tensors, `store.pixels(indices)` bytes.
 
-    The file name is a digest of the images (path, size and modification time of each file) and of the pixel preprocessing; mean and
-    deviation do not matter. The file is written atomically, and reused by later processes.
+    The file name is a digest of the images (path, size, times and number of each file) and of the pixel preprocessing; mean and deviation
+    do not matter. The file is written atomically, and reused by later processes if its sha256 is right.
 
     Args:
         sources: the images, in index order.
@@ -52,8 +58,7 @@ class ImageCache:
         self.path = Path(folder) / f"images-{_digest(sources, preprocessing)}.pixels"
         shape = (len(sources), preprocessing.size, preprocessing.size, 3)
         size = int(np.prod(shape))
-        # The name identifies the content; another length means a truncated file.
-        if not self.path.is_file() or self.path.stat().st_size != size:
+        if not _is_whole(self.path, size):
             _write(self.path, sources, preprocessing)
         try:
             self._pixels = np.memmap(self.path, np.uint8, "r", shape=shape) if size else np.zeros(shape, np.uint8)
@@ -96,11 +101,35 @@ def _state(path: Path) -> str:
         found = path.stat()
     except (OSError, ValueError) as error:
         raise unreadable(path, error) from error
-    return f"{path.resolve()} {found.st_size} {found.st_mtime_ns}"
+    # The time of the last change of anything, because programs that copy files set the other one.
+    return f"{path.resolve()} {found.st_size} {found.st_mtime_ns} {found.st_ctime_ns} {found.st_ino}"
+
+
+def _is_whole(path: Path, size: int) -> bool:
+    """Return whether a file holds `size` bytes and their sha256; a disk or a copy may have damaged it."""
+    if not path.is_file() or path.stat().st_size != size + SUM:
+        return False
+    found, left = hashlib.sha256(), size
+    try:
+        with progress.stage("Checking decoded images"), open(path, "rb") as file:
+            while chunk := file.read(min(left, 2**20)):
+                found.update(chunk)
+                left -= len(chunk)
+            return file.read() == found.digest()
+    except OSError as error:
+        raise unreadable(path, error) from error
 
 
 def _write(path: Path, sources: Sequence[ImageSource], preprocessing: Preprocessing) -> None:
     # Ordinary writes: a full disk raises an error here, but would kill the process through a memory map.
+    for left in leftovers(path):
+        with suppress(OSError):  # another process may remove it, too
+            if time.time() - left.stat().st_mtime > LEFTOVER_SECONDS:
+                left.unlink()
+    digest = hashlib.sha256()
     with open_whole(path) as stream:
         for source in progress.track(sources, "Decoding images", unit="images"):
-            stream.write(preprocessing.pixels(source).tobytes())
+            pixels = preprocessing.pixels(source).tobytes()
+            digest.update(pixels)
+            stream.write(pixels)
+        stream.write(digest.digest())

@@ -9,10 +9,12 @@ from __future__ import annotations
 import codecs
 import contextlib
 import errno
+import glob
 import gzip
 import hashlib
 import io
 import os
+import re
 import stat
 import uuid
 import zlib
@@ -390,7 +392,7 @@ def write_files(contents: Mapping[Path, bytes]) -> None:
                 continue
             place = path.resolve()
             place.parent.mkdir(parents=True, exist_ok=True)
-            temporary[place] = place.with_name(f".{place.name}.{uuid.uuid4().hex[:12]}")
+            temporary[place] = _temporary(place)
             with open(temporary[place], "wb") as stream:
                 stream.write(data)
                 stream.flush()
@@ -420,7 +422,7 @@ def open_whole(path: Path) -> Iterator[BinaryIO]:
         ...     read_lines(Path(folder, "a", "b.txt"))
         ['one']
     """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary = _temporary(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with open(temporary, "wb") as stream:
@@ -433,6 +435,22 @@ def open_whole(path: Path) -> Iterator[BinaryIO]:
     finally:
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)
+
+
+def _temporary(path: Path) -> Path:
+    # Not by the process' number: processes in containers that share a folder have equal numbers.
+    return path.with_name(f".{path.name}.{uuid.uuid4().hex[:12]}")
+
+
+def leftovers(path: Path) -> list[Path]:
+    """Return the temporary files of `open_whole` and `write_files` for a path: of killed processes, or of those that are writing now.
+
+    Example:
+        >>> leftovers(Path("no-such-file"))
+        []
+    """
+    found = path.parent.glob(glob.escape(f".{path.name}.") + "?" * 12)
+    return [each for each in found if re.fullmatch("[0-9a-f]{12}", each.name[-12:])]
 
 
 def stat_rereadable(path: str | Path) -> os.stat_result:

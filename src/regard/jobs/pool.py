@@ -15,7 +15,7 @@ from regard.progress import message
 Job = Mapping[str, Any]
 Answer = dict[str, Any]
 MAX_LOSSES = 5
-"""Workers that one job may lose, or that may be lost before they have one: then it is the fault of the job, or of the machine."""
+"""Workers that one job may lose: then it fails. The work ends if as many are lost before they have a job, or as many jobs fail in a row."""
 POLL = 0.2
 
 
@@ -76,14 +76,15 @@ class Pool:
 
         Args:
             jobs: jobs by name, started in this order.
-            done: called in this thread with name and answer of each job, in order of completion.
+            done: called in this thread with name and answer of each job, in order of completion. A job that lost `MAX_LOSSES` workers has
+                the answer {"error": reason}.
             tick: called periodically in this thread.
 
         Raises:
-            TrainingError: a job lost `MAX_LOSSES` workers.
+            TrainingError: `MAX_LOSSES` jobs in a row lost all their workers, or as many workers were lost before they had a job.
             RegardError: a worker refuses to start.
         """
-        self._waiting, losses, left = deque(jobs), Counter[str](), len(jobs)
+        self._waiting, losses, left, given_up = deque(jobs), Counter[str](), len(jobs), 0
         self._ended = self._stopping = False
         results: queue.Queue[tuple[str, Answer | BaseException]] = queue.Queue()
         threads = [
@@ -102,15 +103,19 @@ class Pool:
                 if isinstance(result, WorkerLost):
                     losses[name] += 1
                     if losses[name] >= MAX_LOSSES:
-                        raise TrainingError(f"{name or 'no worker begins'}: {MAX_LOSSES} workers were lost, the last one: {result}")
-                    if name and not self._stopping:
+                        why, given_up = f"{MAX_LOSSES} workers were lost, the last one: {result}", given_up + 1
+                        if not name or given_up == MAX_LOSSES:
+                            raise TrainingError(f"{name or 'no worker begins'}: {why}")
+                        left -= 1
+                        done(name, {"error": why})
+                    elif name and not self._stopping:
                         message(f"{name}: its worker was lost ({result}); another worker takes it", warning=True)
                         self._hand_out(name)
                 elif isinstance(result, BaseException):
                     raise result
                 else:
                     left -= 1
-                    losses[""] = 0
+                    losses[""] = given_up = 0
                     for line in result.pop("said", []):
                         message(f"{name}: {line}", warning=True)
                     done(name, result)

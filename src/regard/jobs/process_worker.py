@@ -132,7 +132,10 @@ class ProcessWorker:
     def _new_words(self) -> list[str]:
         size = os.fstat(self._said.fileno()).st_size
         start = max(self._told, size - LAST_BYTES)
-        found, self._told = os.pread(self._said.fileno(), size - start, start), size
+        found = os.pread(self._said.fileno(), size - start, start)
+        if start > self._told:
+            found = b"earlier messages are left out\n" + found.partition(b"\n")[2]
+        self._told = size
         return [line.removeprefix(PREFIX) for line in found.decode("utf-8", errors="replace").splitlines() if line.strip()]
 
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Sequence
 from pathlib import Path
+from types import NoneType
 from typing import Any, NamedTuple
 
 from regard import progress
 from regard.config.study import StudyConfig, study_cells
-from regard.errors import DataError
+from regard.errors import ConfigError, DataError
 from regard.metrics.seeds import SeedComparison
 from regard.metrics.significance import holm
 from regard.study.findings import Finding, Found, comparer, find
@@ -80,6 +82,8 @@ class Report(NamedTuple):
     unknown: tuple[str, ...] = ()
 
 
+NEEDED = {"command": str, "metric": str, "scores": dict, "attention": dict, "counts": (list, NoneType)}
+"""Fields of a result that a report cannot do without, and their types."""
 FIGURES = ("parameters", "updates", "seconds_per_update", "tokens_per_second", "megabytes", "lines_per_second")
 
 
@@ -112,10 +116,12 @@ def build_report(study: StudyConfig, folder: Path, *, samples: int = 100_000) ->
     for cell in study_cells(study):
         path = result_file(folder, cell)
         if path.exists():
-            found.setdefault((cell.data, cell.variant), {})[cell.seed] = read_result(path, study.compared_by)
+            result = read_result(path, study.compared_by)
+            _check_fields(path, result)
+            found.setdefault((cell.data, cell.variant), {})[cell.seed] = result
         else:
             told = failure_file(folder, cell)
-            missing[cell.name] = told.read_text(encoding="utf-8").strip() if told.exists() else ""
+            missing[cell.name] = told.read_text(encoding="utf-8", errors="replace").strip() if told.exists() else ""
     if not found:
         raise DataError(f"{folder}: no run of the study {study.name} is done")
     unknown = _check_test_sets(study, found)
@@ -142,6 +148,17 @@ def _check_test_sets(study: StudyConfig, found: Found) -> tuple[str, ...]:
         unknown += check_one_test_set(results)
         runs += len(results)
     return tuple(unknown) if len(unknown) < runs else ()
+
+
+def _check_fields(path: Path, result: dict[str, Any]) -> None:
+    """Raise a `ConfigError` if a result is damaged."""
+    wrong = [name for name, kind in NEEDED.items() if not isinstance(result.get(name), kind)]
+    if not wrong and not all(isinstance(score, int | float) and math.isfinite(score) for score in result["scores"].values()):
+        wrong = ["scores"]
+    if not wrong and result["main"] not in result["scores"]:
+        wrong = [f"scores.{result['main']}"]
+    if wrong:
+        raise ConfigError(f"{path}: damaged result: {', '.join(wrong)} missing or wrong; remove it to measure the run again")
 
 
 class _Against(NamedTuple):

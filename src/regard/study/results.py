@@ -13,7 +13,7 @@ from regard.config.study import StudyCell, StudyConfig, cell_config, study_cells
 from regard.data.captions import read_captions
 from regard.data.file_digests import FILES, FileDigest, find_digest, read_digests, write_digests
 from regard.data.image_tokens import find_images, images_digest
-from regard.errors import ConfigError, counted, listed
+from regard.errors import ConfigError, counted, listed, os_reason
 from regard.strict_json import parse_json
 from regard.tasks.captioning_data import caption_images_digest
 
@@ -53,7 +53,9 @@ def read_result(path: Path, metric: str) -> dict[str, Any]:
     again = "remove it to measure the run again"
     try:
         found = parse_json(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read ({os_reason(path, error)})") from error
+    except ValueError as error:
         raise ConfigError(f"{path}: damaged result: {error}; {again}") from error
     if not isinstance(found, dict):
         raise ConfigError(f"{path}: damaged result: expected an object; {again}")
