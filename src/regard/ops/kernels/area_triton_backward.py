@@ -1,5 +1,5 @@
 # ruff: noqa: RUF005 (the compiler of kernels knows no unpacking into a tuple)
-# pyright: reportInvalidTypeForm=false, reportGeneralTypeIssues=false, reportAttributeAccessIssue=false, reportMissingParameterType=false, reportArgumentType=false
+# pyright: reportInvalidTypeForm=false, reportGeneralTypeIssues=false, reportAttributeAccessIssue=false, reportMissingParameterType=false, reportArgumentType=false, reportAssignmentType=false
 # The kernels below are a language of their own, read by its compiler: a tuple changes its length as a loop is unrolled.
 """The device side of area attention on CUDA: the backward pass, one kernel for the queries, one for keys and values.
 
