@@ -325,10 +325,15 @@ def test_it_is_offered_by_the_package() -> None:
         load_folder("no-such-folder")
 
 
+def on_gpu(batch: Any) -> Any:
+    """Move a batch, a tensor or tensors by name."""
+    return {key: value.cuda() for key, value in batch.items()} if isinstance(batch, dict) else batch.cuda()
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("case", FAULTS.values(), ids=FAULTS)
 def test_on_a_gpu_a_fault_is_found_where_it_is(case: Case) -> None:
-    batch = {key: value.cuda() for key, value in case.batch().items()}
+    batch = on_gpu(case.batch())
     found = {result.name: result.module for result in check(case.build().cuda(), batch, **case.options).leaks}
     assert found[case.check] == case.module
 
@@ -336,7 +341,7 @@ def test_on_a_gpu_a_fault_is_found_where_it_is(case: Case) -> None:
 @pytest.mark.gpu
 @pytest.mark.parametrize("case", RIGHT.values(), ids=RIGHT)
 def test_on_a_gpu_a_right_model_passes(case: Case) -> None:
-    batch = {key: value.cuda() for key, value in case.batch().items()}
+    batch = on_gpu(case.batch())
     for dtype in (None, torch.float32):
         assert_no_leaks(case.build().cuda(), batch, **case.options, dtype=dtype)
 

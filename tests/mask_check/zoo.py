@@ -317,7 +317,7 @@ class Pool(nn.Module):
             case "max":
                 return x.masked_fill(~keep, -torch.inf).amax(1)
             case "last":
-                return x[torch.arange(len(x)), mask.sum(1) - 1]
+                return x[torch.arange(len(x), device=x.device), mask.sum(1) - 1]
             case "mean of all":
                 return x.mean(1)
             case "max of all":
@@ -357,7 +357,7 @@ class RecurrentClassifier(nn.Module):
 
     def forward(self, idx: Tensor, lengths: Tensor) -> Tensor:
         x = self.embedding(idx)
-        state = self.rnn(pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False) if self.packed else x)[1]
+        state = self.rnn(pack_padded_sequence(x, lengths.cpu(), batch_first=True, enforce_sorted=False) if self.packed else x)[1]
         return self.head(state.transpose(0, 1).flatten(1))
 
 
@@ -375,7 +375,7 @@ class RecurrentTagger(nn.Module):
         x = self.embedding(idx)
         if not self.packed:
             return self.head(self.rnn(x)[0])
-        states = self.rnn(pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False))[0]
+        states = self.rnn(pack_padded_sequence(x, lengths.cpu(), batch_first=True, enforce_sorted=False))[0]
         return self.head(pad_packed_sequence(states, batch_first=True)[0])
 
 
@@ -419,13 +419,13 @@ class Translator(nn.Module):
 
     def forward(self, src: Tensor, tgt: Tensor) -> Tensor:
         padding = src == 0
-        causal = None if self.fault == "not causal" else torch.ones(tgt.shape[1], tgt.shape[1], dtype=torch.bool).triu(1)
+        causal = None if self.fault == "not causal" else torch.ones(tgt.shape[1], tgt.shape[1], dtype=torch.bool, device=tgt.device).triu(1)
         memory = self.transformer.encoder(
-            self.source(src) + self.pos(torch.arange(src.shape[1])),
+            self.source(src) + self.pos(torch.arange(src.shape[1], device=src.device)),
             src_key_padding_mask=None if self.fault == "source padding" else padding,
         )
         states = self.transformer.decoder(
-            self.target(tgt) + self.pos(torch.arange(tgt.shape[1])),
+            self.target(tgt) + self.pos(torch.arange(tgt.shape[1], device=tgt.device)),
             memory,
             tgt_mask=causal,
             memory_key_padding_mask=None if self.fault == "cross-attention" else padding,
@@ -523,7 +523,9 @@ class CachedAttention(nn.Module):
         if self.fault == "top-left mask" or (self.fault == "top-left mask of a chunk" and query.shape[1] > 1):
             out = F.scaled_dot_product_attention(query, *seen, is_causal=True)
         else:
-            keep = torch.ones(query.shape[1], seen[0].shape[1], dtype=torch.bool).tril(seen[0].shape[1] - query.shape[1])
+            keep = torch.ones(query.shape[1], seen[0].shape[1], dtype=torch.bool, device=query.device).tril(
+                seen[0].shape[1] - query.shape[1]
+            )
             out = F.scaled_dot_product_attention(query, *seen, attn_mask=keep)
         return self.o(out), whole
 
@@ -541,7 +543,7 @@ class CachedGPT(nn.Module):
     def forward(self, idx: Tensor, cache: list[Any] | None = None) -> tuple[Tensor, list[Any]]:
         start = 0 if cache is None or self.fault == "positions" else cache[0][0].shape[1]
         count = 1 if self.fault == "one position for a chunk" and cache is not None else idx.shape[1]
-        x = self.tok(idx) + self.pos(torch.arange(start, start + count))
+        x = self.tok(idx) + self.pos(torch.arange(start, start + count, device=idx.device))
         kept = []
         for number, layer in enumerate(self.layers):
             change, one = layer(x, None if cache is None else cache[number])
@@ -562,7 +564,7 @@ class RollingAttention(nn.Module):
         if past is not None:
             key, value = torch.cat([past[0], key], 1), torch.cat([past[1], value], 1)
         count, length = x.shape[1], key.shape[1]
-        keep = torch.ones(count, length, dtype=torch.bool).tril(length - count).triu(length - count - 7)
+        keep = torch.ones(count, length, dtype=torch.bool, device=x.device).tril(length - count).triu(length - count - 7)
         return F.scaled_dot_product_attention(self.q(x), key, value, attn_mask=keep), (key[:, -self.kept :], value[:, -self.kept :])
 
 
