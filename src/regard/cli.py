@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import os
 import sys
@@ -106,7 +107,8 @@ def _run(display: Display) -> int:
         if out_of_memory(error):
             return _fail("not enough memory; a smaller model, --batch-size, --beam-size or training.batch_tokens needs less", 1)
         if isinstance(error, OSError):
-            return _fail(f"{error.filename or 'input or output'}: {os_reason(os.fsdecode(error.filename or '.'), error)}", 2)
+            unnamed = "standard output" if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) else "input or output"
+            return _fail(f"{error.filename or unnamed}: {os_reason(os.fsdecode(error.filename or '.'), error)}", 2)
         raise
 
 

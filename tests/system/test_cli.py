@@ -91,7 +91,7 @@ def test_head_takes_the_first_translation_and_no_more(folder: Path) -> None:
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no device that is always full")
 def test_a_full_disk_is_one_line_and_exit_code_2(buffering: dict[str, str]) -> None:
     done = in_shell("> /dev/full", "--version", **buffering)
-    assert (done.returncode, done.stderr) == (2, b"regard: error: input or output: No space left on device\n")
+    assert (done.returncode, done.stderr) == (2, b"regard: error: standard output: No space left on device\n")
 
 
 def test_a_closed_output_is_one_line_and_exit_code_2() -> None:
