@@ -20,9 +20,11 @@ then at the same position of A different tiles, in the same registers, and their
 end (a halo), so the products grow by (L + A - 1) / L, 1.5 at A = 5 and L = 8; those for the gradients of keys and values by (L + 2 A - 2) /
 L. The rest is A exponentials per score. In a grid, tiles are distributed over rows and columns.
 
-The best tile sizes can only be measured, which has not been done on a GPU yet. Those below follow the assembler's register counts: at A = 5
-in half precision almost nothing spills up to head size 128 at compute capability 9.0, up to 64 at 8.0; head size 128 there, and float32,
-spill much.
+Most of a loop's instructions would be masks and addresses, so tiles where nothing is hidden have a loop without them. The gradients of keys
+and values need, for every tile of queries, all keys and values around a tile: these stay in shared memory if there is room.
+
+Tile sizes follow the assembler's register counts and a trial on an H200 (docs/log.md, "Area attention on a GPU"): at A = 5 in half precision
+almost nothing spills up to head size 64; float32 and grids spill much.
 """
 
 from __future__ import annotations
@@ -253,9 +255,10 @@ def area_attention_triton_backward(
     blocks = -(-room[0] // plans[1].high) * -(-room[1] // plans[1].wide)
     programs = heads * -(-query.shape[2] // plans[0].rows), heads * -(-blocks // plans[1].blocks)
     options = [{"P": plan, "num_warps": cut.warps, "num_stages": cut.stages, **FUSED} for plan, cut in zip(plans, cuts, strict=True)]
+    scales = (scale, scale * LOG2_E)
     with _on(query):
-        query_kernel[(programs[0],)]((*tensors, dq), strides, sizes, scale, **options[0])
-        memory_kernel[(programs[1],)]((*tensors, dk, dv), strides, sizes, scale, **options[1])
+        query_kernel[(programs[0],)]((*tensors, dq), strides, sizes, scales, **options[0])
+        memory_kernel[(programs[1],)]((*tensors, dk, dv), strides, sizes, scales, **options[1])
     return dq, dk, dv
 
 

@@ -79,7 +79,6 @@ def read_queries(query, tensors, strides, sizes, row, group, P: tl.constexpr):
 def query_step(tiles, row, begin, dq, call, EDGE: tl.constexpr, P: tl.constexpr):
     """Add what a tile of blocks gives to dQ; tiles: of queries, gradients, (rows, 1) log-sum-exp and delta; others as in `forward_step`."""
     pointers, strides, sizes, scale = call
-    base2 = scale * 1.4426950408889634
     ACROSS: tl.constexpr = P.wide + P.area_wide - 1
     TILES: tl.constexpr = ACROSS * (P.high + P.area_high - 1)
     BACK: tl.constexpr = (P.area_high - 1) * ACROSS + P.area_wide - 1  # from a window's last tile to its first
@@ -91,7 +90,7 @@ def query_step(tiles, row, begin, dq, call, EDGE: tl.constexpr, P: tl.constexpr)
         k = read_rows(pointers[0], strides[1][2], item, inside, P.key_size, P.key_padded)
         v = read_rows(pointers[1], strides[2][2], item, inside, P.value_size, P.value_padded)
         allowed = may_attend(row[:, None], item[None, :], inside[None, :], pointers[2], sizes, P)
-        e, d = item_tiles(tiles[:2], (k, v), tiles[2], allowed, base2, EDGE, P)
+        e, d = item_tiles(tiles[:2], (k, v), tiles[2], allowed, scale[1], EDGE, P)
         scores, dw, shares = scores + (e,), dw + (d,), shares + (tl.full(e.shape, 0.0, tl.float32),)
         if i // ACROSS >= P.area_high - 1 and i % ACROSS >= P.area_wide - 1:
             _, gradients = window_gradients(scores, dw, tiles[3], i - BACK, ACROSS, P)
@@ -108,7 +107,7 @@ def query_kernel(tensors, strides, coded, scale, P: tl.constexpr):
     """Compute dQ of one tile of queries.
 
     tensors: query, key, value, mask, grad (B, H, T, Dv), lse, delta (B, H, T), out: dQ (B, H, T, D).
-    scale: of the products.
+    scale: of the products, and times log2(e), rounded as in the forward pass.
     """
     sizes = decode(coded)
     tiles = tl.cdiv(sizes[1], P.rows)
@@ -128,7 +127,7 @@ def query_kernel(tensors, strides, coded, scale, P: tl.constexpr):
             dq = query_step(tiles, row, begin, dq, call, False, P)
     for begin in range(start, until, P.blocks):
         dq = query_step(tiles, row, begin, dq, call, True, P)
-    write_rows(tensors[7], group.to(tl.int64) * sizes[1] + row, row < sizes[1], dq * scale, P.key_size, P.key_padded)
+    write_rows(tensors[7], group.to(tl.int64) * sizes[1] + row, row < sizes[1], dq * scale[0], P.key_size, P.key_padded)
 
 
 @jit
@@ -187,16 +186,15 @@ def memory_step(block, first, sums, memory, call, EDGE: tl.constexpr, P: tl.cons
     row = first + tl.arange(0, P.rows)
     q, grad, lse, delta = read_queries(pointers[0], tensors, strides, sizes, row, group, P)
     row, lse, delta = tl.expand_dims(row, ROW), tl.expand_dims(lse, ROW), tl.expand_dims(delta, ROW)
-    base2 = scale * 1.4426950408889634
     scores, dw, shares, weights, seen = (), (), (), (), ()
     for i in tl.static_range(ACROSS * (HIGH + 2 * UP)):
         item, inside = locate(block, i // ACROSS - UP, i % ACROSS - BEFORE, sizes, P)
         allowed = may_attend(row, tl.expand_dims(item, 1 - ROW), tl.expand_dims(inside, 1 - ROW), pointers[3], sizes, P)
         if P.keep:
-            e, d = item_tiles((q, grad), (memory[0][i], memory[1][i]), lse, allowed, base2, EDGE, P)
+            e, d = item_tiles((q, grad), (memory[0][i], memory[1][i]), lse, allowed, scale[1], EDGE, P)
         else:
             k, v = read_memory(i, block, pointers[1], pointers[2], strides, sizes, P)
-            e, d = item_tiles((k, v), (q, grad), lse, allowed, base2, EDGE, P)
+            e, d = item_tiles((k, v), (q, grad), lse, allowed, scale[1], EDGE, P)
         nothing = tl.full(e.shape, 0.0, tl.float32)
         scores, dw, shares, weights, seen = scores + (e,), dw + (d,), shares + (nothing,), weights + (nothing,), seen + (allowed,)
         if i // ACROSS >= UP and i % ACROSS >= BEFORE:
@@ -263,5 +261,5 @@ def memory_kernel(tensors, strides, coded, scale, P: tl.constexpr):
         dk, dv = sums[i], sums[HIGH * WIDE + i]
         if P.keep:
             dk, dv = tl.trans(dk), tl.trans(dv)
-        write_rows(tensors[7], rows, inside, dk * scale, P.key_size, P.key_padded)
+        write_rows(tensors[7], rows, inside, dk * scale[0], P.key_size, P.key_padded)
         write_rows(tensors[8], rows, inside, dv, P.value_size, P.value_padded)
