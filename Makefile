@@ -55,6 +55,9 @@ trust: $(VENV)/.installed-dev
 
 # In the Python of the machine, which has a torch for its device; nothing is downloaded.
 gpu:
+	@$(PYTHON) -c "import torch; assert torch.cuda.is_available()" 2>/dev/null || { \
+		echo "make gpu: $(PYTHON) has no torch that finds a CUDA device; nothing was installed or run." >&2; \
+		echo "PYTHON=... names another Python; python benchmarks/gpu.py --rehearse --out FOLDER runs the same on a CPU." >&2; exit 1; }
 	$(PYTHON) -m pip install --disable-pip-version-check --no-index --no-deps --no-build-isolation -e .
 	$(PYTHON) benchmarks/gpu.py --minutes $(MINUTES) --out docs/results $(if $(REGARD_DATA),--data $(REGARD_DATA)/multi30k/task1/raw)
 	$(PYTHON) benchmarks/fill_tables.py

@@ -70,6 +70,16 @@ def python_versions() -> set[str]:
     return {version for version in found if not version.startswith("${{")}
 
 
+def test_make_gpu_installs_nothing_on_a_machine_without_a_gpu(tmp_path: Path) -> None:
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\nif [ "$1" = -c ]; then exit 1; fi\necho "$@" >> {tmp_path / "called"}\n')
+    python.chmod(0o755)
+    done = subprocess.run(["make", "-C", ROOT, "gpu", f"PYTHON={python}"], check=False, capture_output=True, text=True)
+    assert done.returncode != 0
+    assert f"{python} has no torch that finds a CUDA device; nothing was installed or run." in done.stderr
+    assert not (tmp_path / "called").exists()
+
+
 def test_workflows_ask_for_no_secret_and_no_right_but_to_read() -> None:
     assert {path.name for path in WORKFLOWS} >= {"ci.yml", "docs.yml", "wheels.yml"}
     for path in WORKFLOWS:

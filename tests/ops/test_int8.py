@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,12 +11,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from regard import ops
-from regard.config import DecodingConfig
+from regard.config import DecodingConfig, load_config
 from regard.errors import ConfigError, RangeError, ShapeError
 from regard.models import Ensemble
 from regard.ops.kernels import native
 from regard.ops.kernels.panels import Affine, PackedLinear, PackedWeights
-from regard.tasks import Translator
+from regard.tasks import Translator, train_translation
 from regard.tasks.forced_text import Glossary, Term
 from regard.tasks.predict import predict
 from tests.ops.targets import TARGETS, instructions
@@ -95,6 +96,15 @@ def test_without_the_library_there_are_no_8_bit_products(monkeypatch: pytest.Mon
     monkeypatch.setenv("REGARD_KERNELS", "torch")
     with pytest.raises(ConfigError, match="8-bit products need the native library: REGARD_KERNELS=torch"), ops.packed_weights(torch.int8):
         pass
+
+
+def test_a_run_that_would_decode_in_them_is_not_trained_without_the_library(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("REGARD_KERNELS", "torch")
+    (tmp_path / "lines").write_text("ein Hund bellt\n" * 7)
+    given = [f"data.source={tmp_path / 'lines'}", f"data.target={tmp_path / 'lines'}", "decoding.precision=int8", "training.max_updates=1"]
+    with pytest.raises(ConfigError, match=r"decoding.precision=int8: needs the native library \(REGARD_KERNELS=torch\); use float32"):
+        train_translation(load_config(None, given), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
 
 
 def test_on_another_device_they_are_refused() -> None:

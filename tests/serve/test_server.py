@@ -291,7 +291,7 @@ def test_a_model_still_at_work_does_not_keep_the_process(monkeypatch: pytest.Mon
     def leave(code: int) -> None:
         raise SystemExit(code + 7)
 
-    monkeypatch.setattr("regard.serve.routes.open_models", lambda runs: [ServedModel("x", translator())])
+    monkeypatch.setattr("regard.serve.routes.open_models", lambda runs, precision: [ServedModel("x", translator())])
     monkeypatch.setattr("regard.serve.server.run_server", lambda *_: False)
     monkeypatch.setattr("os._exit", leave)
     assert call("serve", "x", "--port", 0) == (7, b"", "")

@@ -384,6 +384,25 @@ def test_a_captioner_that_reads_features_is_refused_at_the_start(
         open_models([captioner_folder])
 
 
+def test_all_runs_are_served_in_the_precision_that_is_given(run_folder: Path, captioner_folder: Path) -> None:
+    for folder in (run_folder, captioner_folder):
+        own, given = (open_models([folder, folder], precision=precision) for precision in (None, "int8"))
+        assert [model.worker.run.config.decoding.precision for model in own + given] == ["float32"] * 2 + ["int8"] * 2
+    whole, bytes_ = (Site(*(model.worker for model in open_models([run_folder], precision=each))) for each in ("float32", "int8"))
+    one, two = (site.post("/translate", {"text": TEXTS}).json["translations"] for site in (whole, bytes_))
+    assert [item["score"] for item in one] != [item["score"] for item in two]
+
+
+def test_a_precision_that_cannot_be_served_is_refused_at_the_start(
+    run_folder: Path, classifier_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(ConfigError, match=f"--precision: not for a run of the task classification \\({classifier_folder}\\)"):
+        open_models([classifier_folder], precision="int8")
+    monkeypatch.setenv("REGARD_KERNELS", "torch")
+    with pytest.raises(ConfigError, match="int8: needs the native library"):
+        open_models([run_folder], precision="int8")
+
+
 @pytest.fixture(scope="module")
 def folders_of_two(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """A run of two inputs that needs both, and one that takes either."""

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from regard.ops.kernels import native
 from regard.viewer import read_records
 from tests.tasks import tiny_captions, tiny_language, tiny_sentences
 
@@ -83,6 +84,18 @@ def test_captions_are_written_one_a_line(call: Callable[..., Any], runs: Path, t
     assert answer.code == 0
     images = {line.split("\t")[0] for line in (runs / "scenes" / "train.tsv").read_text().splitlines()}
     assert len((tmp_path / "captions").read_text().splitlines()) == len(images)
+
+
+@pytest.mark.skipif(native.library() is None, reason="the native library is not built")
+def test_the_precision_of_the_captions_can_be_chosen(call: Callable[..., Any], runs: Path, tmp_path: Path) -> None:
+    image, scores = next((runs / "scenes").rglob("*.png")), list[float]()
+    for precision in ("float32", "int8"):
+        words = ["--precision", precision, "--json", tmp_path / "figures.json"]
+        assert call("evaluate", runs / "captioning", *measured_on(runs, "captioning"), *words).code == 0
+        assert json.loads((tmp_path / "figures.json").read_text())["decoding"]["precision"] == precision
+        line = call("caption", runs / "captioning", image, "--json", "--precision", precision).out
+        scores.append(json.loads(line)["hypotheses"][0]["score"])
+    assert scores[0] != scores[1]
 
 
 @pytest.mark.parametrize("task", list(TEST_TEXT))

@@ -249,7 +249,8 @@ def test_a_loss_that_is_not_finite_names_its_batch(tmp_path: Path, workers: int)
         train(tiny.model(), replace(job, loss=loss), config=tiny.config(workers=workers, micro_batches=3), folder=tmp_path)
 
 
-def test_the_number_of_workers_follows_threads_and_batches() -> None:
+def test_the_number_of_workers_follows_threads_and_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     plain = TrainingConfig()
     before = torch.get_num_threads()
     try:
@@ -258,9 +259,14 @@ def test_the_number_of_workers_follows_threads_and_batches() -> None:
         assert choose_workers(plain, 8, ProcessGroup()) == (4, "4 cores, 8 micro-batches in a batch")
         torch.set_num_threads(1)
         assert choose_workers(plain, 8, ProcessGroup()) == (1, "1 core, 8 micro-batches in a batch")
+        monkeypatch.setenv("OMP_NUM_THREADS", "1")
+        assert choose_workers(plain, 8, ProcessGroup()) == (1, "OMP_NUM_THREADS=1, 8 micro-batches in a batch")
+        monkeypatch.setenv("OMP_NUM_THREADS", "7")  # more than torch takes
+        assert choose_workers(plain, 8, ProcessGroup()) == (1, "1 core, 8 micro-batches in a batch")
     finally:
         torch.set_num_threads(before)
-    assert choose_workers(TrainingConfig(workers=3), 2, ProcessGroup())[0] == 2, "no worker without work"
+    fewer = (2, "training.workers 3, 2 micro-batches in a batch")
+    assert choose_workers(TrainingConfig(workers=3), 2, ProcessGroup()) == fewer, "no worker without work"
     assert choose_workers(plain, 8, ProcessGroup(size=2))[0] == 0
     assert choose_workers(TrainingConfig(compile=True), 8, ProcessGroup())[0] == 0
     assert choose_workers(plain, 8, ProcessGroup(device=torch.device("cuda")))[0] == 0

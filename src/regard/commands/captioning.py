@@ -15,6 +15,7 @@ from regard.commands.options import (
     HardMode,
     LengthPenalty,
     MaxLength,
+    Precision,
     RunFolder,
 )
 from regard.commands.streaming import answer_lines, input_chunks, text_reader
@@ -37,6 +38,7 @@ def caption(
     length_penalty: LengthPenalty = None,
     max_length: MaxLength = None,
     batch_size: BatchSize = None,
+    precision: Precision = None,
     hard: Annotated[HardMode | None, typer.Option(help="hard attention: sample a cell, take the best, or average")] = None,
     seed: Annotated[int, typer.Option(min=0, max=2**63 - 1, help="with --hard sample")] = 1,
     n_best: Annotated[int, typer.Option(min=1, help="hypotheses per image, written as JSON")] = 1,
@@ -67,7 +69,7 @@ def caption(
     captioner.choose(hard)
     torch.manual_seed(seed)
     changes = {"beam_size": beam_size, "length_penalty": length_penalty, "max_length": max_length, "batch_size": batch_size}
-    decoding = with_options(captioner.run.config.decoding, changes)
+    decoding = with_options(captioner.run.config.decoding, {**changes, "precision": precision})
     total = None
 
     def show(_: int, item: Caption) -> str:

@@ -11,7 +11,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from regard import progress
-from regard.commands.options import BatchSize, Beam, EnsembleRuns, LengthPenalty, LinkUnit, MaxLength, RunFolder, refuse
+from regard.commands.options import BatchSize, Beam, EnsembleRuns, LengthPenalty, LinkUnit, MaxLength, Precision, RunFolder, refuse
 from regard.commands.scoring import pair_columns
 from regard.commands.streaming import WORKER
 from regard.commands.terminal import write_line
@@ -21,7 +21,7 @@ from regard.strict_json import dump_json
 
 commands = typer.Typer()
 
-DECODING = ("--beam-size", "--length-penalty", "--max-length", "--batch-size")
+DECODING = ("--beam-size", "--length-penalty", "--max-length", "--batch-size", "--precision")
 OPTIONS = {
     "translation": (
         "--source",
@@ -78,6 +78,7 @@ def evaluate(
     length_penalty: LengthPenalty = None,
     max_length: MaxLength = None,
     batch_size: BatchSize = None,
+    precision: Precision = None,
     json_file: Annotated[Path | None, typer.Option("--json", help="write the results to this JSON file")] = None,
     output: Annotated[
         Path | None, typer.Option(help="write the outputs to this file, one per line; with --input: folder of the scores")
@@ -93,7 +94,8 @@ def evaluate(
     if json_file is not None and json_file == output:
         raise ConfigError(f"--json and --output: both name {output}")
     task = run_task(run)
-    search = {"--beam-size": beam_size, "--length-penalty": length_penalty, "--max-length": max_length, "--batch-size": batch_size}
+    search: dict[str, Any] = {"--beam-size": beam_size, "--length-penalty": length_penalty, "--max-length": max_length}
+    search |= {"--batch-size": batch_size, "--precision": precision}
     given: dict[str, Any] = {"--source": source, "--target": target, "--ensemble": others, "--baseline": baseline, "--links": links}
     given |= {"--second-source": second_source, "--link-unit": link_unit}
     given |= {"--captions": captions, "--images": images, "--split": split, "--features": features}

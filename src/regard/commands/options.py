@@ -31,6 +31,7 @@ EnsembleRuns = Annotated[
     list[Path] | None,
     typer.Option("--ensemble", metavar="RUN", help="average the probabilities with those of another run; may be repeated"),
 ]
+Precision = Annotated[DecodingPrecision | None, typer.Option(help="precision of matrix products; bfloat16 and int8 change some outputs")]
 LengthPenalty = Annotated[float | None, typer.Option(min=0.0, help="alpha: scores are divided by ((5 + length) / 6) ** alpha")]
 
 JsonInput = Annotated[

@@ -15,13 +15,13 @@ import typer
 from regard.commands.options import (
     BatchSize,
     Beam,
-    DecodingPrecision,
     EnsembleRuns,
     Files,
     ImageFolder,
     JsonInput,
     LengthPenalty,
     MaxLength,
+    Precision,
     RunFolder,
     SecondSource,
 )
@@ -55,9 +55,7 @@ def translate(
     coverage_penalty: Annotated[float | None, typer.Option(min=0.0, help="beta of the GNMT coverage penalty")] = None,
     no_repeat_ngram_size: Annotated[int | None, typer.Option(min=0, help="never generate the same n tokens twice")] = None,
     replace_unknown: Annotated[bool | None, typer.Option(help="replace an unknown word by the source word it attends to most")] = None,
-    precision: Annotated[
-        DecodingPrecision | None, typer.Option(help="precision of matrix products; bfloat16 and int8 change some translations")
-    ] = None,
+    precision: Precision = None,
     shortlist: Annotated[
         bool | None, typer.Option("--shortlist/--no-shortlist", help="generate only words of the run's shortlist (`regard shortlist`)")
     ] = None,

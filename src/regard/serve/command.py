@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import fields
 from pathlib import Path
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any, Literal, get_type_hints
 
 import typer
 
@@ -18,6 +18,8 @@ from regard.progress import hide
 from regard.serve.limits import Limits
 
 commands = typer.Typer()
+
+DecodingPrecision = Literal["float32", "bfloat16", "int8"]
 
 
 def _with_limits(command: Callable[..., None]) -> Callable[..., None]:
@@ -51,6 +53,9 @@ def serve(
     other: Annotated[Path | None, typer.Argument(metavar="RUN2", help="a second run of the same task, to compare")] = None,
     host: Annotated[str, typer.Option(help="address to listen on; 0.0.0.0: all of this machine")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="port to listen on; 0: any free port")] = 8000,
+    precision: Annotated[
+        DecodingPrecision | None, typer.Option(help="precision of matrix products where text is generated; default: that of each run")
+    ] = None,
     allowed_host: Annotated[list[str] | None, typer.Option(help="another host name of this server; may be repeated")] = None,
     examples: Annotated[
         int | None,
@@ -63,10 +68,18 @@ def serve(
     SIGTERM or Ctrl-C stops the server with exit code 0.
     """
     runs = [run] if other is None else [run, other]
-    _serve(runs, (host, port), allowed_host or [], Limits(**limits), examples)  # pyright: ignore[reportArgumentType]
+    _serve(runs, (host, port), allowed_host or [], Limits(**limits), examples, precision=precision)  # pyright: ignore[reportArgumentType]
 
 
-def _serve(runs: Sequence[Path], address: tuple[str, int], allowed: Sequence[str], limits: Limits, examples: int | None) -> None:
+def _serve(
+    runs: Sequence[Path],
+    address: tuple[str, int],
+    allowed: Sequence[str],
+    limits: Limits,
+    examples: int | None,
+    *,
+    precision: DecodingPrecision | None,
+) -> None:
     from regard.tasks.glibc_memory import bound_free_memory
 
     bound_free_memory()  # before PyTorch starts its threads
@@ -86,7 +99,7 @@ def _serve(runs: Sequence[Path], address: tuple[str, int], allowed: Sequence[str
     host = address[0]
     offered = (COUNT if host in LOCAL else 0) if examples is None else examples
     with listen(*address) as listening:  # first: report a taken port at once
-        models = open_models(runs)
+        models = open_models(runs, precision=precision)
         service = Service(models, limits, hosts=host_names(host, allowed), log=RequestLog(sys.stderr), examples=offered)
 
         def ready() -> None:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from regard.config import DecodingConfig, EntailmentConfig
+from regard.config import DecodingConfig, EntailmentConfig, with_options
 from regard.config.captioning import FeaturesConfig
 from regard.data.image_tokens import INLINE
 from regard.data.lines import whole_characters
@@ -41,7 +41,8 @@ from regard.tasks.attention_records import explained_label, explained_line, expl
 from regard.tasks.classification_prediction import label_texts
 from regard.tasks.forced_text import SOURCE_TERM, Glossary, Term
 from regard.tasks.hop_attention import example_record
-from regard.tasks.run_folder import run_task
+from regard.tasks.predict import check_precision
+from regard.tasks.run_folder import device_of, run_task
 from regard.tasks.word_links import find_links, find_part_links
 from regard.viewer import AttentionRecord
 
@@ -362,11 +363,28 @@ def endpoints(models: Sequence[ServedModel[Any]], limits: Limits) -> list[Endpoi
     return [*own, *(Endpoint(each, models, limits, attention=False) for each in pairs)]
 
 
-def open_models(folders: Sequence[Path]) -> list[ServedModel[Any]]:
+def _set_precision(folder: Path, worker: Any, precision: str | None) -> None:
+    """Set the precision that a predictor decodes in, if given; check that it can."""
+    run = worker.run
+    if not TASKS[run.config.task].generates:
+        if precision is not None:
+            raise ConfigError(f"--precision: not for a run of the task {run.config.task} ({folder})")
+        return
+    decoding = with_options(run.config.decoding, {"precision": precision})
+    check_precision(decoding.precision, device_of(run.model))
+    worker.run = run._replace(config=run.config.model_copy(update={"decoding": decoding}))
+
+
+def open_models(folders: Sequence[Path], *, precision: str | None = None) -> list[ServedModel[Any]]:
     """Open run folders of one task; models are named by folder, or by path if folder names repeat.
 
+    Args:
+        folders: the run folders.
+        precision: `decoding.precision` of all runs; None: their own.
+
     Raises:
-        ConfigError: runs of several tasks, or of a captioner that reads no images.
+        ConfigError: runs of several tasks, of a captioner that reads no images, or of a task without a precision; a precision that this
+            machine does not decode in.
         CheckpointError: a run cannot be opened.
 
     Example:
@@ -383,6 +401,7 @@ def open_models(folders: Sequence[Path]) -> list[ServedModel[Any]]:
     for folder, worker in zip(folders, workers, strict=True):
         if isinstance(worker, Captioner) and isinstance(worker.run.config.model.encoder, FeaturesConfig):
             raise ConfigError(f"{folder}: reads precomputed features; an uploaded image has none")
+        _set_precision(folder, worker, precision)
     if len({two_inputs(worker) for worker in workers}) > 1:
         raise ConfigError(f"{', '.join(map(str, folders))}: runs of one input and of two are not served side by side")
     if len({reads_images(worker) for worker in workers}) > 1:

@@ -16,6 +16,7 @@ from regard.data.vocabulary import BOS, EOS, PAD
 from regard.decoding import DecodingOptions, ForcedPhrases, Hypothesis, SamplingOptions, beam_search, greedy_search, sample
 from regard.decoding.protocol import GreedySearch
 from regard.errors import ConfigError
+from regard.ops.kernels import native
 from regard.tasks.batch_threads import cut_batches, map_batches
 from regard.tasks.run_folder import device_of
 
@@ -55,15 +56,38 @@ def predict(
         precision: precision of matrix products on a CPU.
 
     Raises:
-        ConfigError: int8 on another device than a CPU, or without the native library.
+        ConfigError: see `check_precision`.
     """
     device = device_of(model)
-    if precision == "int8" and device.type != "cpu":
-        raise ConfigError(f"decoding.precision=int8: computes on a CPU, the model is on {device}; use bfloat16 or --device cpu")
+    check_precision(precision, device)
     batches = cut_batches(rows, batch_size, device=device)
     with ops.packed_weights(getattr(torch, precision)), collector_paused():
         results = map_batches(function, batches, device=device, poll=poll, stage=stage, size=len)
     return {row: own for numbers, found in zip(batches, results, strict=True) for row, own in zip(numbers, found, strict=True)}
+
+
+def check_precision(precision: str, device: torch.device) -> None:
+    """Check that this machine decodes in a precision.
+
+    Args:
+        precision: float32, bfloat16 or int8.
+        device: the device of the model.
+
+    Raises:
+        ConfigError: int8 on another device than a CPU, or without the native library.
+
+    Example:
+        >>> check_precision("int8", torch.device("meta"))
+        Traceback (most recent call last):
+            ...
+        regard.errors.ConfigError: decoding.precision=int8: computes on a CPU, the model is on meta; use float32 or bfloat16 there
+    """
+    if precision != "int8":
+        return
+    if device.type != "cpu":
+        raise ConfigError(f"decoding.precision=int8: computes on a CPU, the model is on {device}; use float32 or bfloat16 there")
+    if not native.status().usable:
+        raise ConfigError(f"decoding.precision=int8: needs the native library ({native.status().reason}); use float32")
 
 
 @contextmanager

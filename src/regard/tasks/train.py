@@ -15,6 +15,7 @@ from regard.data.batching import split_batch
 from regard.data.vocabulary import Vocabulary
 from regard.ops import SequenceLoss
 from regard.tasks.fine_tuning import initial_state, resolve_start
+from regard.tasks.predict import check_precision
 from regard.tasks.run_folder import resolve_precision, start_or_resume
 from regard.tasks.watched_examples import choose_examples, recorder
 from regard.training import ProcessGroup, TrainingJob, TrainResult, automatic_micro_batches, processes, run_lock, train
@@ -139,6 +140,8 @@ def train_task(
     folder, config = Path(folder), task.resolve(config)
     task.check(config)
     with processes() as world, run_lock(folder, world):
+        if (decoding := getattr(config, "decoding", None)) is not None:
+            check_precision(decoding.precision, world.device)  # validation decodes, too
         own = task(resolve_start(resolve_precision(config, folder, world.device), folder), folder, world)
         own.read()
         with start_or_resume(world, folder, own.config, own.digests, own.make, (*own.files, *own.folders)):

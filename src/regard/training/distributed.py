@@ -116,7 +116,7 @@ def choose_device(local_rank: int = 0) -> torch.device:
     if wanted not in ("", "cpu", "cuda"):
         raise ConfigError(f"REGARD_DEVICE is {shown(wanted)}, expected cpu or cuda")
     if wanted == "cuda" and not torch.cuda.is_available():
-        raise ConfigError("REGARD_DEVICE is cuda, but torch finds no CUDA device")
+        raise ConfigError("device cuda (--device or REGARD_DEVICE): torch finds no CUDA device")
     if wanted != "cpu" and torch.cuda.is_available():
         return torch.device("cuda", local_rank)
     return torch.device("cpu")

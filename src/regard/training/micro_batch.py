@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -87,9 +88,12 @@ def choose_workers(config: TrainingConfig, micro_batches: int, world: ProcessGro
     if micro_batches == 1:
         return 0, "a batch is one micro-batch"
     if config.workers is not None:
-        return min(config.workers, micro_batches), "training.workers"
+        limit = f" {config.workers}, {micro_batches} micro-batches in a batch" if config.workers > micro_batches else ""
+        return min(config.workers, micro_batches), f"training.workers{limit}"
     threads = torch.get_num_threads()
-    return min(threads, micro_batches), f"{counted(threads, 'core')}, {micro_batches} micro-batches in a batch"
+    # OpenMP takes no value that it cannot read, and torch no more threads than cores.
+    cause = f"OMP_NUM_THREADS={threads}" if os.environ.get("OMP_NUM_THREADS") == str(threads) else counted(threads, "core")
+    return min(threads, micro_batches), f"{cause}, {micro_batches} micro-batches in a batch"
 
 
 def describe_workers(count: int, why: str) -> str:
