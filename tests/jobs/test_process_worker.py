@@ -91,7 +91,7 @@ def test_a_worker_answers_and_tells_what_it_says(folder: Path) -> None:
     assert left_out == "earlier messages are left out"
     assert said == [f"line {number}: longer than 7 tokens" for number in range(200 - len(said), 200)]  # whole lines
     assert worker.call({"do": "refuse"}) == {"error": "a.en: no such file"}
-    with pytest.raises(TrainingError, match=r"^error: no run there$") as raised:
+    with pytest.raises(TrainingError, match=r"^no run there$") as raised:
         worker.call({"do": "leave"})
     assert raised.value.exit_code == 1
     worker.close()

@@ -124,6 +124,18 @@ def test_a_changed_option_terms_or_settings_need_another_folder(tmp_path: Path, 
     assert "other options" in err
 
 
+@pytest.mark.parametrize("command", ["translate", "caption"])
+def test_a_precision_that_this_machine_lacks_ends_the_work_at_once(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Call
+) -> None:
+    write_shards(tmp_path / "shards", SENTENCES, 3)
+    monkeypatch.setenv("REGARD_KERNELS", "torch")
+    words = [word for word in words_of(command) if word not in ("--list", "-")]
+    code, told, err = call(*words, "--precision", "int8", "--input", f"{tmp_path}/shards/*.en", "--output", tmp_path / "out")
+    expected = "regard: error: decoding.precision=int8: needs the native library (REGARD_KERNELS=torch); use float32"
+    assert (code, told, [line for line in err.splitlines() if "int8" in line]) == (2, b"", [expected])
+
+
 def test_links_to_nothing_are_reported_and_what_is_no_file_refused(tmp_path: Path, call: Call) -> None:
     write_shards(tmp_path / "shards", SENTENCES, 1)
     words = [*words_of("translate"), "--input", f"{tmp_path}/shards/*.en", "--output", tmp_path / "out"]

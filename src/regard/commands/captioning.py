@@ -59,6 +59,8 @@ def caption(
     from regard.data.lines import single_line
     from regard.tasks.captioning_prediction import Caption, Captioner
     from regard.tasks.chunking import in_chunks
+    from regard.tasks.predict import check_precision
+    from regard.tasks.run_folder import device_of
 
     if json_input and (images or features is not None or listing not in (None, Path("-"))):
         raise ConfigError("--json-input: reads standard input (--list -), so give no IMAGE, other --list or --features")
@@ -70,6 +72,7 @@ def caption(
     torch.manual_seed(seed)
     changes = {"beam_size": beam_size, "length_penalty": length_penalty, "max_length": max_length, "batch_size": batch_size}
     decoding = with_options(captioner.run.config.decoding, {**changes, "precision": precision})
+    check_precision(decoding.precision, device_of(captioner.run.model))
     total = None
 
     def show(_: int, item: Caption) -> str:

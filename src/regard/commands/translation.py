@@ -83,6 +83,8 @@ def translate(
     second from --second-source.
     """
     from regard.tasks.forced_text import Beginnings, Glossary, read_terms
+    from regard.tasks.predict import check_precision
+    from regard.tasks.run_folder import device_of
     from regard.tasks.translation_prediction import Translator
     from regard.tasks.unknown_tokens import UnknownTokenWarning
 
@@ -112,6 +114,7 @@ def translate(
         precision=precision,
         shortlist=shortlist,
     )
+    check_precision(decoding.precision, device_of(translator.run.model))  # before the first line, or with --input the first file
     if document is not None:
         _translate_document(translator, document, language, decoding, glossary)
         return

@@ -125,7 +125,7 @@ class ProcessWorker:
             said = self._new_words()
         if code is None or code < 0:
             return WorkerLost("killed" if code is None else f"signal {-code}")
-        error = TrainingError(said[-1] if said else f"a worker ended with {code}")
+        error = TrainingError(said[-1].removeprefix("error: ") if said else f"a worker ended with {code}")
         error.exit_code = code or 1
         return error
 
