@@ -15,7 +15,7 @@ from regard.commands.options import BatchSize, Beam, EnsembleRuns, LengthPenalty
 from regard.commands.scoring import pair_columns
 from regard.commands.streaming import WORKER
 from regard.commands.terminal import write_line
-from regard.commands.translation import chosen_decoding
+from regard.commands.translation import usable_decoding
 from regard.errors import ConfigError
 from regard.strict_json import dump_json
 
@@ -176,7 +176,7 @@ def _translation(run: Path, given: Mapping[str, Any]) -> tuple[dict[str, Any], l
         columns=sorted(columns),
         languages=translator.run.config.data.languages,
     )
-    decoding = chosen_decoding(translator.run.config, **_changes(given))
+    decoding = usable_decoding(translator.run, **_changes(given))
     evaluation = evaluate_translation(translator, pairs, decoding=decoding, links=known)
     describe_translation_scores(evaluation, write_line)
     report = {
@@ -186,7 +186,7 @@ def _translation(run: Path, given: Mapping[str, Any]) -> tuple[dict[str, Any], l
         **evaluation.to_json(),
     }
     if other is not None:
-        search = chosen_decoding(other.run.config, **_changes(given))
+        search = usable_decoding(other.run, **_changes(given))
         with progress.stage(f"Evaluating the baseline {baseline}"):
             outputs = [item.text for item in other.translate([pair[0] for pair in pairs], decoding=search)]
         found = paired_bootstrap(evaluation.outputs, outputs, [pair[1] for pair in pairs])

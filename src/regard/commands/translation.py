@@ -83,8 +83,6 @@ def translate(
     second from --second-source.
     """
     from regard.tasks.forced_text import Beginnings, Glossary, read_terms
-    from regard.tasks.predict import check_precision
-    from regard.tasks.run_folder import device_of
     from regard.tasks.translation_prediction import Translator
     from regard.tasks.unknown_tokens import UnknownTokenWarning
 
@@ -102,8 +100,8 @@ def translate(
     translator = Translator.open(run, *(others or []))
     translator.use_images(images, names=second_source)
     _refuse_together((prefix and translator.run.config.second, "--prefix: not for a model of two inputs, where a line may have no answer"))
-    decoding = chosen_decoding(
-        translator.run.config,
+    decoding = usable_decoding(
+        translator.run,
         beam_size=beam_size,
         length_penalty=length_penalty,
         max_length=max_length,
@@ -114,7 +112,6 @@ def translate(
         precision=precision,
         shortlist=shortlist,
     )
-    check_precision(decoding.precision, device_of(translator.run.model))  # before the first line, or with --input the first file
     if document is not None:
         _translate_document(translator, document, language, decoding, glossary)
         return
@@ -218,6 +215,20 @@ def _tell(number: int, item: Translation, run: TranslationRun) -> None:
 def _write_rates(lines: int, tokens: int, seconds: float) -> None:
     rates = {"sentences_per_second": lines / seconds, "tokens_per_second": tokens / seconds}
     print(json.dumps({"lines": lines, "tokens": tokens, "seconds": seconds, **rates}), file=sys.stderr)
+
+
+def usable_decoding(run: TranslationRun, **changes: Any) -> DecodingConfig:
+    """Return the settings of `chosen_decoding` if this machine can decode with them, before it reads a line.
+
+    Raises:
+        ConfigError: see `chosen_decoding` and `regard.tasks.predict.check_precision`.
+    """
+    from regard.tasks.predict import check_precision
+    from regard.tasks.run_folder import device_of
+
+    decoding = chosen_decoding(run.config, **changes)
+    check_precision(decoding.precision, device_of(run.model))
+    return decoding
 
 
 def chosen_decoding(config: TranslationConfig, **changes: Any) -> DecodingConfig:
