@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import gc
 import os
+import signal
 import sys
 from typing import Annotated
 
@@ -63,6 +64,9 @@ def main() -> None:
     """Run the command line; every error a user can cause is one line on standard error and an exit code."""
     if sys.stderr is None:  # closed: print would otherwise write to standard output
         sys.stderr = open(os.devnull, "w")  # noqa: SIM115 - stays open as long as the process
+    if sys.platform != "win32" and signal.getsignal(signal.SIGCHLD) == signal.SIG_IGN:
+        # Inherited from a program that ignores it: the exit codes of child processes would be lost.
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     # Imported objects are permanent; scanning them repeatedly takes a fifth of the import time.
     gc.set_threshold(20_000)
     # Each product shape takes a megabyte in these two caches, in each process, and every batch has its own shapes: 1,024 entries are

@@ -46,6 +46,17 @@ def test_a_library_of_another_interface_is_not_used(monkeypatch: pytest.MonkeyPa
     assert f"has interface {native.ABI - 1}, this package needs {native.ABI}" in reason
 
 
+@pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler here")
+def test_a_library_of_another_interface_is_asked_nothing_else(tmp_path: Path) -> None:
+    text = 'int regard_abi(void) { return 1; } int regard_target(void) { return 99; } const char *regard_threads(void) { return ""; }'
+    (tmp_path / "newer.c").write_text(text, encoding="utf-8")
+    subprocess.run(["cc", "-shared", "-fPIC", str(tmp_path / "newer.c"), "-o", str(tmp_path / "_cpu.abi3.so")], check=True)
+    assert native.load(tmp_path) == (
+        None,
+        f"the native library _cpu.abi3.so has interface 1, this package needs {native.ABI}: install it again",
+    )
+
+
 def without_comments(name: str) -> str:
     return re.sub(r"/\*.*?\*/", "", c_text(name), flags=re.DOTALL)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -22,6 +23,7 @@ from regard import progress
 from regard.config import TrainingConfig
 from regard.errors import ConfigError, DataError, TrainingError
 from regard.ops import SequenceLoss
+from regard.tasks.forked_processes import in_forks
 from regard.training import ProcessGroup, TrainingJob, TrainResult, automatic_micro_batches, train
 from regard.training.micro_batch import choose_workers
 from regard.training.workers import UpdateRecord, Workers, shared_zeros
@@ -179,6 +181,52 @@ def test_a_killed_worker_ends_the_run_with_a_message(tmp_path: Path, one_worker:
     assert re.search(r"step-000000\d\d is the last checkpoint", message)
     assert "resume" in message
     assert run(tmp_path, 2).weights_sha256 == one_worker["fp32"][1].weights_sha256
+
+
+@pytest.fixture
+def _children_are_forgotten() -> Any:
+    """Ignore SIGCHLD, as a program that starts this one may: the system then forgets how child processes end."""
+    before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    yield
+    signal.signal(signal.SIGCHLD, before)
+
+
+@pytest.mark.usefixtures("_children_are_forgotten")
+def test_a_run_ends_where_the_system_forgets_child_processes(tmp_path: Path, one_worker: dict[str, tuple[Path, TrainResult]]) -> None:
+    with pytest.raises(TrainingError, match=r"worker process \d+ ended; the system does so when memory runs out"):
+        run(tmp_path, 2, "update 7", lambda: os.kill(children()[-1], signal.SIGKILL))
+    assert run(tmp_path, 3).weights_sha256 == one_worker["fp32"][1].weights_sha256
+
+
+@pytest.mark.usefixtures("_children_are_forgotten")
+def test_forked_work_counts_as_unfinished_where_the_system_forgets_how_it_ended(tmp_path: Path) -> None:
+    assert not in_forks(lambda number: (tmp_path / str(number)).touch(), 2, lambda: None)
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_the_command_line_learns_how_child_processes_end() -> None:
+    ignoring = "signal.signal(signal.SIGCHLD, signal.SIG_IGN); sys.argv[1:] = ['--version']"
+    code = f"import signal, sys; {ignoring}; from regard import cli\ntry: cli.main()\nfinally: print(signal.getsignal(signal.SIGCHLD).name)"
+    path = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
+    done = subprocess.run([sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, check=True)
+    assert done.stdout.split()[-1] == "SIG_DFL"
+
+
+def test_workers_that_cannot_be_started_leave_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fork, calls = os.fork, []
+
+    def refuse() -> int:
+        calls.append(1)
+        if len(calls) == 2:
+            raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
+        return fork()
+
+    monkeypatch.setattr(os, "fork", refuse)
+    before = set(os.listdir("/proc/self/fd"))
+    with pytest.raises(TrainingError, match=r"3 processes cannot be started \(Resource temporarily unavailable\); try fewer"):
+        run(tmp_path, 3)
+    assert len(calls) == 2
+    assert set(os.listdir("/proc/self/fd")) <= before
 
 
 @pytest.mark.parametrize("moment", ["update 5", "evaluate 9", "save 6 optimizer.safetensors"])

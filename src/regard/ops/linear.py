@@ -256,8 +256,8 @@ def packed_weights(dtype: torch.dtype = torch.float32) -> Generator[None, None, 
     float32, where `matmul_path` is oneDNN, keeps weights in oneDNN's layout: a product with few rows takes half the time. bfloat16 rounds
     inputs and weights to 8 bits of precision and halves the time again where `bfloat16_path` is oneDNN; elsewhere it computes in float32
     and saves nothing. int8 rounds each output of a weight and each row of inputs to 8 bits with its own scale, in the native library
-    (weights to 7 bits on x86 processors without VNNI). Results are float32. No effect under autocast or where gradients are required.
-    Threads share packed weights if they run in a copy of the context.
+    (weights to 7 bits on x86 processors without VNNI). Results are float32. No effect under autocast, where gradients are required and
+    on inputs or weights of another dtype than float32. Threads share packed weights if they run in a copy of the context.
 
     Args:
         dtype: torch.float32, torch.bfloat16 or torch.int8.

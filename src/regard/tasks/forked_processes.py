@@ -10,6 +10,9 @@ import threading
 import time
 import warnings
 from collections.abc import Callable
+from contextlib import suppress
+
+from regard.training.child_processes import wait_for
 
 _INTERVAL = 0.1
 
@@ -56,15 +59,16 @@ def in_forks(work: Callable[[int], object], count: int, poll: Callable[[], objec
             poll()
             time.sleep(_INTERVAL)
             for child in list(children):
-                ended, status = os.waitpid(child, os.WNOHANG)
+                ended, code = wait_for(child, os.WNOHANG)
                 if ended:
                     children.remove(child)
-                    whole = whole and status == 0
+                    whole = whole and code == 0
         return whole
     finally:
         for child in children:
-            os.kill(child, signal.SIGKILL)
-            os.waitpid(child, 0)
+            with suppress(ProcessLookupError):  # it has ended, and the system has forgotten it
+                os.kill(child, signal.SIGKILL)
+            wait_for(child)
 
 
 def _serve(work: Callable[[int], object], number: int, parent: int) -> None:

@@ -21,6 +21,7 @@ import struct
 import traceback
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from types import FrameType
 from typing import NamedTuple
 
@@ -29,6 +30,7 @@ from torch import Tensor, nn
 
 from regard import errors
 from regard.errors import RegardError, TrainingError, out_of_memory
+from regard.training.child_processes import wait_for
 
 ALIGN = 64
 DONE, FAILED = b".", b"!"
@@ -157,8 +159,9 @@ class Workers:
         for descriptor, process in self._children.items():
             os.close(descriptor)
             # This process has the same data: no need to wait.
-            os.kill(process, signal.SIGKILL)
-            os.waitpid(process, 0)
+            with suppress(ProcessLookupError):  # it has ended, and the system has forgotten it
+                os.kill(process, signal.SIGKILL)
+            wait_for(process)
         self._children.clear()
 
     def gradients(self, update: UpdateRecord) -> list[MicroBatchSums]:
@@ -252,10 +255,10 @@ class Workers:
             answer += more
         process = self._children.pop(descriptor)
         os.close(descriptor)
-        status = os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
+        code = wait_for(process)[1]
         if FAILED not in answer:
-            how = f"was ended by {signal.Signals(-status).name}" if status < 0 else f"ended with exit code {status}"
-            hint = "; the system does so when memory runs out" if status == -signal.SIGKILL else ""
+            how = "ended" if code is None else f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+            hint = "; the system does so when memory runs out" if code in (None, -signal.SIGKILL) else ""
             raise WorkerLost(f"worker process {process} {how}{hint}")
         kind, _, text = answer.partition(FAILED)[2].decode(errors="replace").partition("\n")
         if kind == "memory":
@@ -277,10 +280,12 @@ class Workers:
         parent = os.getpid()
         for _ in range(self.count - 1):
             incoming, outgoing = os.pipe()
-            with warnings.catch_warnings():
-                # Python warns of forks with threads. These are torch's, and a worker uses none of them.
-                warnings.simplefilter("ignore", DeprecationWarning)
-                process = os.fork()
+            try:
+                process = _fork()
+            except OSError:
+                os.close(incoming)
+                os.close(outgoing)
+                raise
             if process == 0:
                 self._serve(parent, self._queue, outgoing)
             os.close(outgoing)
@@ -321,6 +326,13 @@ class _Threads:
 
     def __exit__(self, *_: object) -> None:
         torch.set_num_threads(self._before)
+
+
+def _fork() -> int:
+    with warnings.catch_warnings():
+        # Python warns of forks with threads. These are torch's, and a worker uses none of them.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return os.fork()
 
 
 def _take(queue: int) -> bytes | None:

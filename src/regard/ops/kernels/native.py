@@ -47,12 +47,12 @@ def load(folder: Path) -> tuple[ctypes.CDLL | None, str]:
     try:
         library = ctypes.CDLL(str(found[0]))
         abi = library.regard_abi()
+        if abi != ABI:  # first: the rest may be of another kind, too
+            return None, f"the native library {found[0].name} has interface {abi}, this package needs {ABI}: install it again"
         library.regard_threads.restype = ctypes.c_char_p
         threads, target = library.regard_threads().decode(), TARGETS[library.regard_target()]
     except (OSError, AttributeError) as error:
         return None, f"the native library {found[0].name} cannot be loaded: {error}"
-    if abi != ABI:
-        return None, f"the native library {found[0].name} has interface {abi}, this package needs {ABI}: install it again"
     return library, f"native library with {target}, {threads}"
 
 
