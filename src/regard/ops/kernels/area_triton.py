@@ -23,8 +23,8 @@ L. The rest is A exponentials per score. In a grid, tiles are distributed over r
 Most of a loop's instructions would be masks and addresses, so tiles where nothing is hidden have a loop without them. The gradients of keys
 and values need, for every tile of queries, all keys and values around a tile: these stay in shared memory if there is room.
 
-Tile sizes follow the assembler's register counts and a trial on an H200 (docs/log.md, "Area attention on a GPU"): at A = 5 in half precision
-almost nothing spills up to head size 64; float32 and grids spill much.
+Tile sizes follow the assembler's register counts and a trial on an H200 (docs/log.md, "Area attention on a GPU"): at A = 5 in half
+precision almost nothing spills up to head size 64; float32 and grids spill much.
 """
 
 from __future__ import annotations
