@@ -52,7 +52,7 @@ class ProcessWorker:
         >>> worker.call({})
         Traceback (most recent call last):
             ...
-        regard.errors.TrainingError: error: No such command 'no-such-command'.
+        regard.errors.TrainingError: No such command 'no-such-command'.
         >>> worker.close()
     """
 
