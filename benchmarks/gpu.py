@@ -5,7 +5,7 @@
     python benchmarks/gpu.py --rehearse --out FOLDER               the same on a CPU, small, with the Triton kernels interpreted
 
 Each stage is a process of its own with a share of the minutes, and writes OUT/gpu_STAGE.json after every row: what fails or runs out of
-time loses nothing of the others. A stage that ran out of time says so in its table. Nothing is downloaded.
+time loses nothing of the others. What ran out of time says so, the tests in their table. Nothing is downloaded.
 
 - tests: the tests marked `gpu`, among them 600 cases of the error rule for the Triton kernels;
 - area: `regard.ops.area_attention` beside flash `scaled_dot_product_attention` without areas and beside materialized areas;
@@ -21,6 +21,7 @@ import hashlib
 import json
 import os
 import re
+import signal
 import statistics
 import subprocess
 import sys
@@ -28,7 +29,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -70,8 +71,10 @@ class Stage:
         return Table(self.out, columns, self.note, key=key)
 
     def over(self) -> bool:
-        """Tell whether there is no time for another row."""
-        return time.monotonic() > self.until
+        """Tell whether there is no time for another row; if so, say it on standard error."""
+        if over := time.monotonic() > self.until:
+            print(f"== {self.name}: out of time, the other rows are missing", file=sys.stderr)
+        return over
 
     def milliseconds(self, actions: dict[str, Callable[[], object]]) -> dict[str, list[float]]:
         """Time contenders, interleaved; one that has not the memory is left out."""
@@ -125,11 +128,15 @@ def tests(stage: Stage) -> None:
             workers = min(16, os.cpu_count() or 1)
             command = [sys.executable, "-m", "pytest", "-v", "-n", str(workers), "-p", "no:cacheprovider", *words]
             over = "no"
-            try:
-                seconds, environment = max(5.0, stage.until - time.monotonic()), {**os.environ, "PYTHONUNBUFFERED": "1"}
-                subprocess.run(command, cwd=ROOT, check=False, timeout=seconds, stdout=report, env=environment)
-            except subprocess.TimeoutExpired:
-                over = "yes"
+            with subprocess.Popen(command, cwd=ROOT, stdout=report, env={**os.environ, "PYTHONUNBUFFERED": "1"}) as process:
+                try:
+                    process.wait(max(5.0, stage.until - time.monotonic()))
+                except subprocess.TimeoutExpired:
+                    over = "yes"
+                    process.send_signal(signal.SIGINT)  # pytest then says why tests have failed up to now
+                    with suppress(subprocess.TimeoutExpired):
+                        process.wait(10)
+                    process.kill()
             report.seek(0)
             text = report.read()
         passed, failed, skipped, first = counted(text)

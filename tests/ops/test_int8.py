@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import torch
@@ -11,11 +11,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from regard import ops
+from regard.commands import options
 from regard.config import DecodingConfig, load_config
 from regard.errors import ConfigError, RangeError, ShapeError
 from regard.models import Ensemble
 from regard.ops.kernels import native
 from regard.ops.kernels.panels import Affine, PackedLinear, PackedWeights
+from regard.serve import command
 from regard.tasks import Translator, train_translation
 from regard.tasks.forced_text import Glossary, Term
 from regard.tasks.predict import predict
@@ -102,9 +104,17 @@ def test_a_run_that_would_decode_in_them_is_not_trained_without_the_library(monk
     monkeypatch.setenv("REGARD_KERNELS", "torch")
     (tmp_path / "lines").write_text("ein Hund bellt\n" * 7)
     given = [f"data.source={tmp_path / 'lines'}", f"data.target={tmp_path / 'lines'}", "decoding.precision=int8", "training.max_updates=1"]
+    given += ["vocabulary.kind=word", "model.embed_dim=8", "model.encoder_dim=8", "model.decoder_dim=8", "data.valid_size=2"]
     with pytest.raises(ConfigError, match=r"decoding.precision=int8: needs the native library \(REGARD_KERNELS=torch\); use float32"):
-        train_translation(load_config(None, given), tmp_path / "run")
+        train_translation(load_config(None, [*given, "training.eval_metrics=bleu"]), tmp_path / "run")
     assert not (tmp_path / "run").exists()
+    # Where validation does not decode, another machine may: a run is trained on a GPU and decodes in int8 elsewhere.
+    assert train_translation(load_config(None, given), tmp_path / "run").step == 1
+
+
+def test_the_command_line_offers_the_precisions_of_the_configuration() -> None:
+    offered = {get_args(options.DecodingPrecision), get_args(command.DecodingPrecision)}
+    assert offered == {get_args(DecodingConfig.model_fields["precision"].annotation)}
 
 
 def test_on_another_device_they_are_refused() -> None:

@@ -64,7 +64,7 @@ def test_a_shard_gets_what_the_command_writes_for_it_alone(command: str, tmp_pat
         alone = call(*words, stdin=path.read_bytes()).out  # type: ignore[attr-defined]
         assert (tmp_path / "out" / path.name).read_bytes() == alone
         assert entry["sha256"] == hashlib.sha256(alone).hexdigest()
-        assert (entry["bytes"], entry["unread"], entry["input"]) == (len(alone), 0, str(path))
+        assert (entry["bytes"], entry["unreadable"], entry["input"]) == (len(alone), 0, str(path))
         assert entry["lines"] == alone.count(b"\n") == len(path.read_text().split("\n")) - path.read_text().endswith("\n")
         assert entry["input_sha256"] == hashlib.sha256(path.read_bytes()).hexdigest()
 
@@ -155,7 +155,7 @@ def test_answers_whose_shards_are_gone_and_edited_manifests_are_told_of(tmp_path
     words = [*words_of("translate"), "--input", f"{tmp_path}/shards/*.en", "--output", output]
     assert call(*words)[0] == 0
     lines = (output / "manifest.jsonl").read_text().splitlines()
-    edited = {**json.loads(lines[1]), "unread": None}
+    edited = {**json.loads(lines[1]), "unreadable": None}
     (output / "manifest.jsonl").write_text("\n".join([lines[0], json.dumps(edited), "5", "[1]", *lines[2:]]) + "\n")
     paths[2].unlink()
     code, told, err = call(*words)
@@ -170,7 +170,7 @@ def test_lines_that_cannot_be_read_are_counted(tmp_path: Path, call: Call) -> No
     assert code == 1
     assert told.startswith(b"2 of 2 shards, 3 lines, 1 not read: ")
     assert "01.en: error: line 1: expected a JSON object" in err
-    assert [entry["unread"] for entry in manifest(output)[1]] == [0, 1]
+    assert [entry["unreadable"] for entry in manifest(output)[1]] == [0, 1]
     assert json.loads((output / "00.en").read_text())["id"] == 3
 
 

@@ -32,7 +32,7 @@ ALONE = (
 """Parameters of commands for another input or output than lines."""
 PLACES = ("run", "what", "others", "baseline")
 """Parameters that name runs."""
-FIELDS = {"input": str, "size": int, "changed": int, "input_sha256": str, "lines": int, "unread": int, "bytes": int, "sha256": str}
+FIELDS = {"input": str, "size": int, "changed": int, "input_sha256": str, "lines": int, "unreadable": int, "bytes": int, "sha256": str}
 """Facts of a finished shard, and their types."""
 
 
@@ -84,16 +84,17 @@ def run_batch(
         words = ["regard", *sys.argv[1:], *(["--list", "-"] if command == "caption" else [])] if words is None else list(words)
         failed = _work(output, about, kept, jobs, words=words, check=unchanged.check, **where)
         _write_manifest(output, about, [kept[name] for name in inputs if name in kept])
-    unread = sum(entry["unread"] for entry in kept.values())
+    unreadable = sum(entry["unreadable"] for entry in kept.values())
     lines = sum(entry["lines"] for entry in kept.values())
-    write_line(
-        f"{len(kept)} of {len(inputs)} shards, {counted(lines, 'line')}{f', {unread} not read' if unread else ''}: {output / MANIFEST}"
-    )
+    left_out = f", {unreadable} not read" if unreadable else ""
+    write_line(f"{len(kept)} of {len(inputs)} shards, {counted(lines, 'line')}{left_out}: {output / MANIFEST}")
     if failed:
         names = listed((f"{name} ({why})" for name, why in failed.items()), most=3)
         raise TrainingError(f"{len(failed)} of {len(inputs)} shards failed: {names}; the same command tries them again")
-    if unread:
-        raise TrainingError(f"{counted(unread, 'line')} could not be read; {'its answer is' if unread == 1 else 'their answers are'} empty")
+    if unreadable:
+        raise TrainingError(
+            f"{counted(unreadable, 'line')} could not be read; {'its answer is' if unreadable == 1 else 'their answers are'} empty"
+        )
 
 
 def answer_shards(answer: Callable[[Path, Iterable[list[str]], int], tuple[int, int]]) -> NoReturn:
@@ -121,13 +122,13 @@ def answer_shards(answer: Callable[[Path, Iterable[list[str]], int], tuple[int, 
             written = _Digested(stream)
             before, sys.stdout = sys.stdout, io.TextIOWrapper(cast(BinaryIO, io.BufferedWriter(written)))
             try:
-                found, unread = answer(path, in_chunks(stream_lines(path), len), lines)
+                found, unreadable = answer(path, in_chunks(stream_lines(path), len), lines)
                 sys.stdout.flush()
             finally:
                 sys.stdout = before
             if found != lines or _state(path) != state:
                 raise DataError(f"{path}: changed while it was read")
-        values = (str(path), *state, digest, lines, unread, written.size, written.sha256.hexdigest())
+        values = (str(path), *state, digest, lines, unreadable, written.size, written.sha256.hexdigest())
         return dict(zip(FIELDS, values, strict=True))
 
     answer_jobs(work)

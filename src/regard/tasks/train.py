@@ -140,8 +140,8 @@ def train_task(
     folder, config = Path(folder), task.resolve(config)
     task.check(config)
     with processes() as world, run_lock(folder, world):
-        if (decoding := getattr(config, "decoding", None)) is not None:
-            check_precision(decoding.precision, world.device)  # validation decodes, too
+        if (decoding := getattr(config, "decoding", None)) is not None and {*config.training.measured} - {"loss"}:
+            check_precision(decoding.precision, world.device)  # validation decodes
         own = task(resolve_start(resolve_precision(config, folder, world.device), folder), folder, world)
         own.read()
         with start_or_resume(world, folder, own.config, own.digests, own.make, (*own.files, *own.folders)):
