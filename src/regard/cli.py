@@ -28,6 +28,7 @@ from regard.commands import (
 )
 from regard.commands.shared_options import with_shared_options
 from regard.commands.train import training
+from regard.cores import limit_threads
 from regard.errors import DataError, RegardError, os_reason, out_of_memory, shortened
 from regard.integrations.command import commands as exchange_commands
 from regard.progress import Display, message
@@ -73,6 +74,7 @@ def main() -> None:
     # gigabytes. With 256 instead of 512, two workers hold a quarter less and train as fast; with 128, recurrent models lose 3 %.
     for cache in ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"):
         os.environ.setdefault(cache, "256")
+    limit_threads()
     try:
         with Display() as display:
             code = _run(display)

@@ -26,6 +26,20 @@ def test_the_report_names_versions_device_threads_and_the_product_in_use(monkeyp
     assert [line for line in lines if "\n" in line] == []
 
 
+@pytest.mark.skipif(native.library() is None, reason="needs the native library")
+def test_the_bits_of_int8_weights_follow_the_processor() -> None:
+    library = native.library()
+    assert library is not None
+    x86, vnni = platform.machine() in ("x86_64", "AMD64"), native.TARGETS.index("AVX-512 with VNNI")
+    try:
+        for target in range(len(native.TARGETS)):
+            library.regard_limit(target)
+            bits = 7 if x86 and 0 < library.regard_target() < vnni else 8
+            assert any(line.startswith(f"int8 products on the CPU: native (weights of {bits} bits") for line in report()), target
+    finally:
+        library.regard_limit(vnni)
+
+
 def test_the_device_is_the_one_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("REGARD_DEVICE", "cpu")
     assert "device: cpu" in report()

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Mapping, Sequence
 
+from regard.cores import THREADS, limit_threads, usable_cores
 from regard.errors import ConfigError
 from regard.jobs.pool import Pool, Worker
 from regard.jobs.process_worker import ProcessWorker
 from regard.jobs.ray_pool import open_ray_pool
-
-THREADS = "OMP_NUM_THREADS"
 
 
 def open_pool(
@@ -49,16 +47,13 @@ def open_pool(
     if gpus is not None:
         raise ConfigError("--gpus: only with --on; without it the workers divide the GPUs of this machine")
     count = workers or 1
-    threads = {THREADS: str(cpus)} if cpus else {} if THREADS in os.environ else {THREADS: str(max(1, _cores() // count))}
+    chosen = THREADS in os.environ and not limit_threads()
+    threads = {THREADS: str(cpus)} if cpus else {} if chosen else {THREADS: str(max(1, usable_cores() // count))}
 
     def start(number: int) -> Worker:
         return ProcessWorker(words, {**environment, **threads, **(_device(number) if count > 1 else {})})
 
     return Pool(start, count)
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
 
 
 def _device(number: int) -> dict[str, str]:

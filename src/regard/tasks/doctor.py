@@ -13,6 +13,7 @@ import regard
 from regard.config import TrainingConfig
 from regard.ops import area_path, bfloat16_path, matmul_path
 from regard.ops.kernels import native
+from regard.ops.kernels.panels import weight_bits
 from regard.training import ProcessGroup, automatic_micro_batches
 from regard.training.distributed import choose_device
 from regard.training.micro_batch import choose_workers, describe_workers
@@ -40,6 +41,7 @@ def report() -> list[str]:
         f"training on the CPU, {_workers()}",
         f"float32 products on the CPU: {path} ({reason})",
         f"bfloat16 products on the CPU: {half} ({half_reason})",
+        f"int8 products on the CPU: {_int8()}",
         f"native kernels: {'used' if native.status().usable else 'not used'} ({native.status().reason})",
         f"area attention on {device}: {area} ({area_reason})",
         f"interpreter: {sys.executable}",
@@ -72,6 +74,12 @@ def _installed(name: str) -> bool:
     except importlib.metadata.PackageNotFoundError:
         return False
     return True
+
+
+def _int8() -> str:
+    if not native.status().usable:
+        return f"none ({native.status().reason})"
+    return "native (weights of 8 bits)" if weight_bits() == 8 else "native (weights of 7 bits: an x86 processor without VNNI)"
 
 
 def _workers() -> str:

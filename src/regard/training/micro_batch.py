@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.config import TrainingConfig
+from regard.cores import THREADS, quota_cores
 from regard.errors import ConfigError, RegardError, TrainingError, counted
 from regard.ops import SequenceLoss
 from regard.training.distributed import ProcessGroup
@@ -92,7 +93,9 @@ def choose_workers(config: TrainingConfig, micro_batches: int, world: ProcessGro
         return min(config.workers, micro_batches), f"training.workers{limit}"
     threads = torch.get_num_threads()
     # OpenMP takes no value that it cannot read, and torch no more threads than cores.
-    cause = f"OMP_NUM_THREADS={threads}" if os.environ.get("OMP_NUM_THREADS") == str(threads) else counted(threads, "core")
+    cause = f"OMP_NUM_THREADS={threads}" if os.environ.get(THREADS) == str(threads) else counted(threads, "core")
+    if threads == quota_cores():
+        cause = f"a CPU quota of {counted(threads, 'core')}"
     return min(threads, micro_batches), f"{cause}, {micro_batches} micro-batches in a batch"
 
 

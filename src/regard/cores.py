@@ -1,0 +1,81 @@
+"""How many cores this process may use: its CPU affinity, and the CPU quota of its container."""
+
+from __future__ import annotations
+
+import functools
+import math
+import os
+import re
+import sys
+from pathlib import Path, PurePosixPath
+
+THREADS = "OMP_NUM_THREADS"
+_GROUPS, _MOUNT = Path("/proc/self/cgroup"), Path("/sys/fs/cgroup")
+
+
+def usable_cores() -> int:
+    """Return the number of cores that this process may use, at least 1: its affinity, and no more than `quota_cores`.
+
+    Example:
+        >>> usable_cores() >= 1
+        True
+    """
+    return min(_affinity(), quota_cores() or _affinity())
+
+
+def quota_cores(groups: Path = _GROUPS, mount: Path = _MOUNT) -> int | None:
+    """Return the cores that the CPU quota of the control groups allows, rounded up; None without a quota.
+
+    Containers have a quota (`docker run --cpus 2`, a CPU limit of Kubernetes). The system then stops all threads of the group as soon
+    as they have used their share of a period, whatever number of cores `os.cpu_count` reports.
+
+    Args:
+        groups: the list of this process's control groups.
+        mount: folder of the control groups, version 1 or 2.
+
+    Example:
+        >>> quota_cores(Path("/nowhere")) is None
+        True
+    """
+    allowed = list[float]()
+    for line in _read(groups).splitlines():
+        _, controllers, name = line.split(":", 2)
+        if controllers and "cpu" not in controllers.split(","):
+            continue
+        # Inside a container the folder of its own group is often the mount itself, whatever name the group has outside.
+        for folder in (PurePosixPath(name), *PurePosixPath(name).parents):
+            group = mount / controllers / folder.relative_to("/")
+            of_version_2 = _read(group / "cpu.max")
+            of_version_1 = f"{_read(group / 'cpu.cfs_quota_us')} {_read(group / 'cpu.cfs_period_us')}"
+            # -1 and "max" mean no quota.
+            if found := re.match(r"\s*([1-9]\d*)\s+([1-9]\d*)\s*$", of_version_1 if controllers else of_version_2):
+                allowed.append(int(found[1]) / int(found[2]))
+    return max(1, math.ceil(min(allowed))) if allowed else None
+
+
+@functools.cache
+def limit_threads() -> bool:
+    """Set the number of OpenMP threads to the CPU quota, for torch and for child processes; return whether it was set.
+
+    It has an effect before torch is imported. A quota that allows as many cores as there are, and a number that the user has set, change
+    nothing.
+
+    Example:
+        >>> limit_threads() in (False, True)
+        True
+    """
+    if THREADS in os.environ or usable_cores() == _affinity():
+        return False
+    os.environ[THREADS] = str(usable_cores())
+    return True
+
+
+def _affinity() -> int:
+    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+
+
+def _read(file: Path) -> str:
+    try:
+        return file.read_text()
+    except OSError:  # another system, or another version of control groups
+        return ""
