@@ -11,6 +11,7 @@ set, because the true ones are unknown. A finished training in FOLDER is not rep
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -64,12 +65,11 @@ def multi30k_run(work: Path, raw: Path, config: str, name: str, settings: list[s
     return open_translation_run(folder)
 
 
-def multi30k_rows(work: Path, raw: Path, seeds: int) -> list[tuple[list[Any], list[dict[str, Any]]]]:
-    """Train and measure on Multi30k; return rows and figures."""
+def multi30k_rows(work: Path, raw: Path, seeds: int) -> Iterator[tuple[list[Any], list[dict[str, Any]]]]:
+    """Train and measure on Multi30k; yield a row and its figures as soon as its runs have ended."""
     teacher = multi30k_run(work, raw, "multi30k_bahdanau", "teacher", [f"training.epochs={EPOCHS['teacher']}"])
     pairs = read_pairs(raw / "test_2016_flickr.en.gz", raw / "test_2016_flickr.de.gz")
     right = find_links(teacher, pairs)
-    rows = []
     for shown, settings in {
         "none": [],
         "of the recurrent model": [f"training.links_from={work / 'teacher'}"],
@@ -83,8 +83,7 @@ def multi30k_rows(work: Path, raw: Path, seeds: int) -> list[tuple[list[Any], li
             outputs = [item.text for item in Translator(run).translate([source for source, _ in pairs])]
             score, wrong = bleu(outputs, [target for _, target in pairs]).value, alignment_error_rate(find_links(run, pairs), right).value
             found.append({"seed": seed, "bleu": score, "error": wrong})
-        rows.append((["Transformer", shown, seeds, *(mean_range([one[name] for one in found]) for name in ("bleu", "error"))], found))
-    return rows
+        yield ["Transformer", shown, seeds, *(mean_range([one[name] for one in found]) for name in ("bleu", "error"))], found
 
 
 def main() -> None:
