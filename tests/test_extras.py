@@ -16,7 +16,7 @@ from regard.tasks.doctor import report
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 # Where the module has another name than what is installed.
-DISTRIBUTIONS = {"yaml": "pyyaml", "PIL": "pillow"}
+DISTRIBUTIONS = {"yaml": "pyyaml", "PIL": "pillow", "markdown_it": "markdown_it_py"}
 # Brought by torch or looked for and done without.
 OPTIONAL = {"torchvision", "IPython"}
 

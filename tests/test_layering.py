@@ -24,14 +24,15 @@ MAY_IMPORT: dict[str, set[str]] = {
     "constructor_checks": {"errors"},
     "progress": set(),
     "input_files": {"progress"},
-    "jobs": {"errors", "strict_json", "progress"},
+    "cores": set(),
+    "jobs": {"errors", "strict_json", "progress", "cores"},
     "config": {"errors", "input_files", "mechanisms"},
     "ops": {"errors"},
     "aliases": {"errors", "mechanisms"},
     "attention": {"errors", "constructor_checks", "aliases", "ops"},
     "models": {"errors", "constructor_checks", "config", "ops", "attention"},
     "decoding": {"errors", "ops"},
-    "training": {"errors", "lazy_names", "strict_json", "progress", "config", "ops"},
+    "training": {"errors", "lazy_names", "strict_json", "progress", "cores", "config", "ops"},
     "integrations": {
         "errors",
         "constructor_checks",
@@ -60,7 +61,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "commands": LIBRARY
     | LEAVES
     | {"input_files", "strict_json", "jobs", "mask_check", "observe", "explanations", "tasks", "study", "integrations", "mechanisms"},
-    "cli": {"errors", "progress", "commands", "integrations", "serve"},
+    "cli": {"errors", "progress", "cores", "commands", "integrations", "serve"},
     "__main__": {"cli"},
     "__init__": {
         "attention",

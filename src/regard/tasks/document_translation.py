@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from regard.config import DecodingConfig
-from regard.data.documents import Block, read_document
+from regard.data.document_blocks import Block
+from regard.data.documents import read_document
 from regard.data.markup import TAG, split_markup
 from regard.errors import ConfigError, missing_extra
 from regard.tasks.translation_prediction import Terms, Translator
