@@ -5,7 +5,7 @@
 
 A figure is never typed into a document: a benchmark writes the JSON file, this writes the table. The file holds
 {"columns": [names], "rows": [[cells]], "note": text}; `note` may be left out, other keys (machine, versions, command) are not
-shown. A cell that is a number is written as it stands in the file. `table:targets` and `table:targets-speed` are computed from several of
+shown. A cell that is a number is written as it stands in the file. `table:targets` and `table:targets-...` are computed from several of
 these files by targets.py. The blocks `table:mechanisms`, `table:mechanisms-selected` and, for each mechanism, `table:mechanism-NAME` have
 no file: they are what `regard list` prints. `table:recipes` is `regard.config.RECIPES`.
 """
@@ -31,7 +31,7 @@ from regard.mechanisms import MECHANISMS, Mechanism
 ROOT = Path(__file__).resolve().parents[1]
 BLOCK = re.compile(r"(?P<start>^<!-- table:(?P<name>[\w-]+) -->\n)(?P<body>.*?)(?P<end>^<!-- /table -->$)", re.MULTILINE | re.DOTALL)
 EMPTY = "*Not measured yet.*"
-TARGETS = {"targets": targets.long_work, "targets-speed": targets.speed}
+TARGETS = {"targets": targets.long_work, "targets-speed": targets.speed, "targets-translation": targets.translation}
 
 
 def cell(value: Any) -> str:

@@ -1,6 +1,6 @@
-"""The tables of targets in docs/growth.md and docs/performance.md, each figure looked up in the file of its benchmark.
+"""The tables of targets in docs/growth.md, docs/performance.md and docs/translation.md, each figure looked up in its benchmark's file.
 
-`fill_tables.py` calls `long_work` and `speed`. A target whose file, row or column is missing has no figure, and so no state.
+`fill_tables.py` calls `long_work`, `speed` and `translation`. A target whose file, row or column is missing has no figure, and so no state.
 """
 
 from __future__ import annotations
@@ -117,6 +117,63 @@ def speed(folder: Path) -> dict[str, Any]:
     targets.most("start: `regard --help`", 0.3, results.value("start", ("`regard --help`",), "processor time, s"), "start", "s")
     _gpu(results, targets)
     return targets.table()
+
+
+def translation(folder: Path) -> dict[str, Any]:
+    """Return the targets of markup, confidence, forced words, guided alignment, copying and students."""
+    results, targets = Results(folder), Targets()
+    for row in results.rows("tags"):
+        work = f"{row['model']}, links in training: {row['links in training']}"
+        targets.least(f"tags in the right place, {work}", 98, mean_of(row["right place, tags, %"]), "tags", "%")
+    for row in results.rows("confidence"):
+        targets.most("confidence: calibration error", 0.05, row["calibration error, chrF / 100"], "confidence")
+        own, other = row["rank correlation"], row["rank correlation of the mean log-probability"]
+        targets.least("confidence: rank correlation above that of the mean log-probability, by", 0, round(own - other, 3), "confidence")
+    slower = results.value("forced_words", (3,), "time over none")
+    targets.most("three terms a line: time over none", 2, None if slower is None else mean_of(slower), "forced_words")
+    for row in results.rows("pointing"):
+        if row["links in training"] == "known":
+            bound = 5 if "areas" in row["model"] else 1
+            targets.most(f"alignment error, {row['data']}, {row['model']}", bound, mean_of(row["alignment error, %"]), "pointing", "%")
+    scores = [results.value("pointing_multi30k", ("Transformer", links), "BLEU") for links in ("none", "of the recurrent model")]
+    lost = None if None in scores else round(mean_of(scores[0]) - mean_of(scores[1]), 2)
+    targets.most("guided alignment on Multi30k: BLEU that it loses", 0.3, lost, "pointing")
+    for row in results.rows("copying"):
+        if "copies" in row["model"]:
+            targets.least(f"new words copied, {row['model']}", 99, mean_of(row["unknown words copied, %"]), "copying", "%")
+    _students(results, targets)
+    return targets.table()
+
+
+def mean_of(cell: str) -> float:
+    """Return the mean in a cell such as `3.4 (3.1 to 3.6)`.
+
+    Example:
+        >>> mean_of("3.4 (3.1 to 3.6)")
+        3.4
+    """
+    return float(cell.split()[0])
+
+
+def _students(results: Results, targets: Targets) -> None:
+    rows = results.rows("students")
+    bleu = {(row["model"], row["decoding"]): row["BLEU"] for row in rows}
+    for row in rows:
+        if row["over no shortlist"] is not None and "CTranslate2" not in row["decoding"]:
+            work = f"{row['model']}, {row['decoding']}"
+            lost = bleu[row["model"], row["decoding"].removesuffix(", shortlist")] - row["BLEU"]
+            targets.least(f"shortlist, speed: {work}", 1.2, row["over no shortlist"], "students")
+            targets.most(f"shortlist, BLEU that it loses: {work}", 0.2, round(lost, 2), "students")
+    fastest: dict[str, Any] = {}
+    for row in sorted(rows, key=operator.itemgetter("sentences/s")):
+        if row["model"] != "teacher":
+            fastest[row["model"]] = row
+    for model, row in fastest.items():
+        work = f"{model}, {row['decoding']}"
+        targets.least(f"student, speed over the teacher: {work}", 3, row["over the teacher"], "students")
+        targets.most(f"student, BLEU below the teacher: {work}", 0.5, round(bleu["teacher", "Regard"] - row["BLEU"], 2), "students")
+        name = "student, speed over the teacher in CTranslate2 int8 with its vocabulary map"
+        targets.least(f"{name}: {work}", 1.5, row["over the teacher in CTranslate2"], "students")
 
 
 def _busy(results: Results, targets: Targets) -> None:

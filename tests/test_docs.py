@@ -21,7 +21,7 @@ from typing import Any, NamedTuple, get_args
 import pytest
 
 from benchmarks.fill_tables import EMPTY, fill, stale_documents
-from benchmarks.targets import long_work, speed
+from benchmarks.targets import long_work, speed, translation
 from regard.cli import app
 from regard.commands.shared_options import with_shared_options
 from regard.config import AttentionConfig
@@ -289,6 +289,29 @@ def test_targets_of_speed_are_met_missed_or_not_measured(tmp_path: Path) -> None
     assert states["recurrent: memory of workers over threads, the highest"] == (None, "not measured")
     assert states["the demonstration beside one program"] == (151.0, "missed")
     assert states["start: `regard --help`"] == (None, "not measured")
+
+
+def test_targets_of_translation_are_met_missed_or_not_measured(tmp_path: Path) -> None:
+    columns = ["model", "decoding", "sentences/s", "over the teacher", "over no shortlist", "over the teacher in CTranslate2", "BLEU"]
+    students = [["teacher", "Regard", 7, 1.0, None, 0.9, 30.1], ["small", "Regard", 17, 2.4, None, 1.4, 29.6]]
+    students += [["small", "Regard, shortlist", 22, 3.1, 1.21, 1.5, 29.3], ["small", "Regard int8", 19, 2.7, None, 1.4, 29.5]]
+    (tmp_path / "students.json").write_text(json.dumps({"columns": columns, "rows": students}))
+    links = [["dates", "Transformer", "known", "1.01 (0.50 to 2.00)"], ["dates", "Transformer", "none", "9.00 (8.00 to 9.50)"]]
+    pointing = {"columns": ["data", "model", "links in training", "alignment error, %"], "rows": links}
+    (tmp_path / "pointing.json").write_text(json.dumps(pointing))
+    rows = [["Transformer", "none", "30.50 (30.00 to 31.00)"], ["Transformer", "of the recurrent model", "30.21 (30.00 to 31.00)"]]
+    (tmp_path / "pointing_multi30k.json").write_text(json.dumps({"columns": ["model", "links in training", "BLEU"], "rows": rows}))
+    states = {row[0]: (row[2], row[3]) for row in translation(tmp_path)["rows"]}
+    assert states == {
+        "three terms a line: time over none": (None, "not measured"),
+        "alignment error, dates, Transformer": (1.01, "missed"),
+        "guided alignment on Multi30k: BLEU that it loses": (0.29, "met"),
+        "shortlist, speed: small, Regard, shortlist": (1.21, "met"),
+        "shortlist, BLEU that it loses: small, Regard, shortlist": (0.3, "missed"),
+        "student, speed over the teacher: small, Regard, shortlist": (3.1, "met"),
+        "student, BLEU below the teacher: small, Regard, shortlist": (0.8, "missed"),
+        "student, speed over the teacher in CTranslate2 int8 with its vocabulary map: small, Regard, shortlist": (1.5, "met"),
+    }
 
 
 def test_a_table_with_a_row_too_short_is_refused(tmp_path: Path) -> None:
