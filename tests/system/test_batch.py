@@ -166,12 +166,13 @@ def test_answers_whose_shards_are_gone_and_edited_manifests_are_told_of(tmp_path
 def test_lines_that_cannot_be_read_are_counted(tmp_path: Path, call: Call) -> None:
     write_shards(tmp_path / "shards", ['{"id": 3, "text": "das Haus"}', "no JSON"], 2)
     output = tmp_path / "out"
-    code, told, err = call(*words_of("translate"), "--json-input", "--input", f"{tmp_path}/shards/*", "--output", output)
+    code, told, err = call(*words_of("translate"), "--json-input", "--links", "-", "--input", f"{tmp_path}/shards/*", "--output", output)
     assert code == 1
     assert told.startswith(b"2 of 2 shards, 3 lines, 1 not read: ")
     assert "01.en: error: line 1: expected a JSON object" in err
     assert [entry["unreadable"] for entry in manifest(output)[1]] == [0, 1]
-    assert json.loads((output / "00.en").read_text())["id"] == 3
+    found = json.loads((output / "00.en").read_text())
+    assert (found["id"], bool(found["links"])) == (3, True)
 
 
 def test_images_that_cannot_be_read_are_counted(tmp_path: Path, call: Call) -> None:
@@ -252,6 +253,8 @@ def test_what_does_not_fit_is_refused_before_anything_is_written(tmp_path: Path,
             f"--input {tmp_path}/shards: a folder; for the files in it: --input '{tmp_path}/shards/*'",
         ),
         (["--timing", "--input", paths[0], "--output", output], "--timing: not with --input, which takes lines and writes lines"),
+        (["--prefix", paths[1], "--input", paths[0], "--output", output], "--prefix: not with --input, which takes lines and writes"),
+        (["--links", output, "--input", paths[0], "--output", output], "--links: not with --input, which takes lines and writes"),
         (["--input", f"{tmp_path}/no*", "--output", output], f"--input {tmp_path}/no*: no such file, and no file has a name like this"),
         (["--input", pattern, "--output", output], f"{paths[0]} and {paths[0]}.gz would have one output, {output}/00.en"),
         (

@@ -80,6 +80,42 @@ def test_links_of_given_pairs_and_of_translations_are_those_of_python(call: Call
     assert " ".join(f"{source}-{target}" for source, target in json.loads(answer)["links"]) == written[0]
 
 
+def test_objects_have_the_links_of_their_lines_and_may_have_beginnings(call: Call, folder: Path, tmp_path: Path) -> None:
+    own = Translator.open(folder / "run")
+    texts, begins = ["ein Hund bellt", "", "H\u00e4user bellt"], ["der", "", ""]
+    expected = own.translate(texts, prefixes=begins)
+    links = [format_links(found) for found in find_links(own.run, [(one, item.text) for one, item in zip(texts, expected, strict=True)])]
+    assert links[0]
+    assert links[2]
+    asked = [{"id": 5, "text": texts[0], "prefix": "der"}, {"id": 6}, {"text": texts[1]}, {"text": texts[2], "prefix": ""}, {"text": 3}]
+    stdin = "".join(json.dumps(one) + "\n" for one in asked).encode()
+    code, out, err = call("translate", folder / "run", "--json-input", "--links", tmp_path / "links", stdin=stdin)
+    answers = [json.loads(line) for line in out.decode().splitlines()]
+    assert (code, [answer.get("text") for answer in answers]) == (1, [expected[0].text, None, "", expected[2].text, None]), err
+    assert ["error" in answer for answer in answers] == [False, True, False, False, True]
+    assert (tmp_path / "links").read_text().split("\n") == [links[0], "", "", links[2], "", ""]
+    found = [" ".join(f"{source}-{target}" for source, target in answer.get("links", [])) for answer in answers]
+    assert found == [links[0], "", "", links[2], ""]
+    assert ["links" in answer for answer in answers] == [True, False, True, True, False]
+    wrong = json.dumps({"id": 1, "text": "Hund", "prefix": "a\nb"}).encode()
+    answer = call("translate", folder / "run", "--json-input", stdin=wrong)
+    assert json.loads(answer.out) == {"id": 1, "error": "line 1: prefix: expected one line of text, without a line feed"}
+
+
+def test_a_file_of_beginnings_has_a_line_for_each_object_also_an_unreadable_one(call: Call, folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "begin").write_text("der\nein\nHaus\n")
+    own = Translator.open(folder / "run")
+    expected = own.translate(["Hund", "bellt"], prefixes=["der", "Haus"])
+    stdin = b'{"text": "Hund"}\n{"text": "Hund", "prefix": "der"}\n{"text": "bellt"}\n'
+    words = ("translate", folder / "run", "--json-input", "--prefix", tmp_path / "begin", "--links", "-")
+    answer = call(*words, stdin=stdin)
+    found = [json.loads(line) for line in answer.out.decode().splitlines()]
+    assert (answer.code, [item.get("text") for item in found]) == (1, [expected[0].text, None, expected[1].text])
+    assert found[1]["error"] == "line 2: 'prefix': unknown field; known ones: id, text"
+    assert found[0]["links"]
+    assert not Path("-").exists()
+
+
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
 def test_a_full_disk_names_the_file_of_links(call: Call, folder: Path) -> None:
     code, _, err = call("translate", folder / "run", "--links", "/dev/full", stdin=b"a dog\n")
@@ -177,11 +213,11 @@ def test_a_line_that_is_no_pair_gets_an_empty_line_and_the_exit_code_says_so(cal
         ("translate {}/run --links {}", "cannot be written"),
         ("translate {}/run --links {}/new.links --keep-tags", "--links: not with --keep-tags"),
         ("translate {}/plain/run {}/source --keep-tags", "keep tags: this model has no attention over the source"),
-        ("translate {}/run --prefix {}/short --json-input", "--prefix: not with --json-input"),
         ("translate {}/run --terms {}/short --sample", "--terms: not with --sample"),
         ("translate {}/run --terms {}/short", "short, line 1: expected a term, a tab and its translation"),
         ("translate {}/run --prefix -", "-: expected a file, not standard input"),
-        ("translate {}/run --links {}/new.links --json-input", "--links: not with --json-input"),
+        ("translate {}/run --links -", "--links -: only with --json, --json-input or --n-best, whose objects then have the links"),
+        ("translate {}/plain/run --links - --json", "links: this model has no attention over the source"),
     ],
 )
 def test_what_does_not_go_together_is_refused_in_one_line(call: Call, folder: Path, words: str, told: str) -> None:

@@ -464,14 +464,22 @@ def test_what_is_no_question_gets_an_answer_of_its_own(line: str, caplog: pytest
     ],
 )
 def test_a_field_that_is_wrong_is_named(line: str, told: str) -> None:
-    assert text_reader(("text",), second=True)(3, line[:-1] + ', "id": 7}') == InputItem(None, {"id": 7, "error": f"line 3: {told}"})
+    read = text_reader(("text",), optional=("second",))
+    assert read(3, line[:-1] + ', "id": 7}') == InputItem(None, {"id": 7, "error": f"line 3: {told}"})
 
 
 def test_a_second_input_is_a_field_only_for_models_that_read_two() -> None:
-    assert text_reader(("text",), second=True)(1, '{"text": "a", "second": "b"}') == InputItem("a\tb", {})
-    assert text_reader(("source", "target"), second=True)(1, '{"source": "a", "second": "b", "target": "c"}').item == ("a\tb", "c")
+    assert text_reader(("text",), optional=("second",))(1, '{"text": "a", "second": "b"}') == InputItem("a\tb", {})
+    assert text_reader(("source", "target"), optional=("second",))(1, '{"source": "a", "second": "b", "target": "c"}').item == ("a\tb", "c")
     found = text_reader(("source", "target"))(1, '{"source": "a", "second": "b", "target": "c"}')
     assert found.head == {"error": "line 1: 'second': unknown field; known ones: id, source, target"}
+
+
+def test_an_optional_prefix_stands_beside_the_text() -> None:
+    read = text_reader(("text",), optional=("second", "prefix"))
+    assert read(1, '{"text": "a", "prefix": "b\\ud800", "second": "c"}') == InputItem(("a\tc", "b\ufffd"), {})
+    assert read(1, '{"text": "a"}') == InputItem(("a", ""), {})
+    assert read(2, '{"text": "a", "prefix": 3}').head == {"error": "line 2: prefix: expected text, found a whole number"}
 
 
 def test_a_text_is_one_line_of_whole_characters() -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from regard.data.parallel import join_inputs
 from regard.tasks import Translator
+from regard.tasks.word_links import find_links, format_links
 from tests.tasks import tiny
 from tests.tasks.test_image_inputs import CELLS, IMAGE
 from tests.tasks.test_two_inputs import CROSSED, LINES, SECOND, two, write_second
@@ -85,6 +86,18 @@ def test_a_line_without_its_second_input_is_named_and_answered_by_an_empty_line(
     assert len(lines_of(call("translate", folder / "optional" / "run", stdin="".join(f"{t}\n" for t in tiny.TEXTS).encode()))) == 5
 
 
+def test_links_and_beginnings_stay_with_their_lines_beside_one_without_an_answer(call: Call, folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "begin").write_text("Hund\nbellt\nHaus\n", encoding="utf-8")
+    options = ("--links", tmp_path / "links", "--prefix", tmp_path / "begin")
+    answer = call("translate", folder / "run", *options, stdin=f"{LINES[0]}\n{tiny.TEXTS[1]}\n{LINES[2]}\n".encode())
+    own = Translator.open(folder / "run")
+    expected = own.translate([LINES[0], LINES[2]], prefixes=["Hund", "Haus"])
+    assert (answer.code, answer.out.decode().splitlines()) == (1, [expected[0].text, "", expected[1].text])
+    links = find_links(own.run, [(line, item.text) for line, item in zip((LINES[0], LINES[2]), expected, strict=True)])
+    assert (tmp_path / "links").read_text().split("\n") == [format_links(links[0]), "", format_links(links[1]), ""]
+    assert all(links)
+
+
 def test_a_line_of_three_columns_is_named_and_answered_by_an_empty_line(call: Call, folder: Path) -> None:
     for run, wanted in (("run", "2"), ("optional/run", "at most 2")):
         answer = call("translate", folder / run, stdin=f"{LINES[0]}\ta\n{LINES[1]}\n".encode())
@@ -93,7 +106,7 @@ def test_a_line_of_three_columns_is_named_and_answered_by_an_empty_line(call: Ca
         answer = call("translate", folder / run, "--json-input", stdin=b'{"text": "ein Hund", "second": 3}\n')
         assert (answer.code, json.loads(answer.out)) == (1, {"error": "line 1: second: expected text, found a whole number"})
     answer = call("translate", folder / "one" / "run", "--json-input", stdin=b'{"text": "ein Hund", "second": "a"}\n')
-    assert json.loads(answer.out) == {"error": "line 1: 'second': unknown field; known ones: id, text"}
+    assert json.loads(answer.out) == {"error": "line 1: 'second': unknown field; known ones: id, text, prefix"}
     answer = call("score", folder / "run", "--json-input", stdin=b'{"source": "ein Hund", "target": "a"}\n')
     assert 'this model reads two, "source" and "second" (' in json.loads(answer.out)["error"]
 

@@ -163,14 +163,18 @@ def test_terms_and_beginnings_are_read(tmp_path: Path) -> None:
     assert read_terms(tmp_path / "terms.tsv") == [Term("a b", "c"), Term("d", "e")]
     (tmp_path / "begin").write_text("one\n\nthree\n")
     lines = Beginnings(tmp_path / "begin")
-    assert lines.take(2) == ["one", ""]
+    assert [lines.take(), lines.take()] == ["one", ""]
     with pytest.raises(DataError, match="begin: has more lines"):
         lines.finish()
     with pytest.raises(DataError, match="begin: has fewer lines"):
-        Beginnings(tmp_path / "begin").take(4)
+        lines.take()
+    Beginnings(None).finish()
+    assert Beginnings(None).take() == ""
     (tmp_path / "begin").write_bytes(b"one\n\xff\n")
+    lines = Beginnings(tmp_path / "begin")
+    lines.take()
     with pytest.raises(DataError, match="begin, line 2: not UTF-8"):
-        Beginnings(tmp_path / "begin").take(2)
+        lines.take()
 
 
 def test_sampling_refuses_terms() -> None:

@@ -156,12 +156,10 @@ def test_an_empty_side_has_no_links_and_too_long_a_one_those_of_what_was_read() 
     assert {target for target, _ in found[2]} == set(range(7))
 
 
-def test_a_model_without_attention_has_links_by_leaving_out_alone(tmp_path: Path) -> None:
+def test_a_model_without_attention_has_links_by_leaving_out_alone() -> None:
     run = translator("word", model=FAMILIES["no attention"]).run
     with pytest.raises(ConfigError, match="no attention over the source; the method leave-one-out"):
         find_links(run, PAIRS)
-    with pytest.raises(ConfigError, match="no attention over the source"):
-        LinksFile(tmp_path / "links", run)
     assert choose_attention(run, PAIRS) is None
     assert all(
         len(links) == len(target.split()) for links, (_, target) in zip(find_links(run, PAIRS, method="leave-one-out"), PAIRS, strict=True)
@@ -170,7 +168,16 @@ def test_a_model_without_attention_has_links_by_leaving_out_alone(tmp_path: Path
 
 def test_a_file_of_links_cannot_be_a_folder(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="cannot be written"):
-        LinksFile(tmp_path, translator().run)
+        LinksFile(tmp_path)
+
+
+def test_lines_without_links_are_empty_in_their_file(tmp_path: Path) -> None:
+    with LinksFile(tmp_path / "links") as links:
+        links.write(3, {(0, 1)})
+        assert (tmp_path / "links").read_text() == "\n\n1-0\n"
+        links.write(4, {(1, 0), (0, 0)})
+        links.finish(7)
+    assert (tmp_path / "links").read_text() == "\n\n1-0\n0-0 0-1\n\n\n\n"
 
 
 def test_links_are_written_as_fast_align_does() -> None:

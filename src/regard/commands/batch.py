@@ -26,7 +26,7 @@ from regard.strict_json import parse_json
 
 MANIFEST = "manifest.jsonl"
 ALONE = (
-    *("images", "listing", "features", "source", "target", "second_source", "links", "timing", "choose"),
+    *("images", "listing", "features", "source", "target", "second_source", "links", "prefix", "timing", "choose"),
     *("captions", "examples", "text", "json_file"),
 )
 """Parameters of commands for another input or output than lines."""
@@ -63,6 +63,8 @@ def run_batch(
         raise ConfigError("--input takes one pattern, and no other files; quote it, or the shell expands it: --input 'shards/*.en'")
     called = {"json_file": "--json"}
     given = {called.get(name, f"--{name.replace('_', '-')}"): parameters.get(name) or None for name in ALONE}
+    if str(given["--links"]) == "-":  # written into the objects, not into a file
+        del given["--links"]
     refuse(given, "not with --input, which takes lines and writes lines")
     if output is None:
         raise ConfigError("--output FOLDER: needed, where the answers to --input go")

@@ -11,7 +11,7 @@ import typer
 
 from regard import progress
 from regard.commands.options import BatchSize, EnsembleRuns, LinkUnit, RunFolder, refuse
-from regard.commands.streaming import InputItem, answer_lines, complete_reader, input_chunks, text_reader
+from regard.commands.streaming import SECOND, InputItem, answer_lines, complete_reader, input_chunks, text_reader
 from regard.commands.terminal import write_message
 from regard.errors import ConfigError, counted
 
@@ -201,4 +201,5 @@ def _pair_reader(run: TranslationRun, source: Path | None, json_input: bool) -> 
         return InputItem(None, {"error": error})
 
     how = ['"source" and "second"'] if json_input else []
-    return complete_reader(text_reader(("source", "target"), second=two) if json_input else read, run.vocabularies.source, *how)
+    optional = (SECOND,) if two else ()
+    return complete_reader(text_reader(("source", "target"), optional=optional) if json_input else read, run.vocabularies.source, *how)

@@ -32,6 +32,7 @@ BLOCK_BYTES = 65_536
 # Blocks read ahead while the model computes: several chunks of ordinary lines.
 BLOCKS_AHEAD = 64
 SHOWN = 80
+SECOND, PREFIX = "second", "prefix"
 # Bytes of a file whose lines are counted in advance for the progress bar.
 MAX_COUNTED = 2**30
 # Environment variable that makes a command a worker, which receives shards from its parent process.
@@ -240,12 +241,13 @@ def _lines_waiting() -> int | None:
     return lines + (last != b"\n")
 
 
-def text_reader(fields: tuple[str, ...] | None, *, second: bool = False, breaks: bool = False) -> Callable[[int, str], InputItem]:
+def text_reader(fields: tuple[str, ...] | None, *, optional: tuple[str, ...] = (), breaks: bool = False) -> Callable[[int, str], InputItem]:
     """Return the line reader of a command, for `answer_lines`.
 
     Args:
         fields: JSON fields of the texts, one string or a tuple; None: lines are plain text.
-        second: objects may have a second input, "second".
+        optional: fields that objects may have: "second", a second input, which is joined to the first text, and "prefix", the last of the
+            tuple, "" without.
         breaks: keep line feeds inside a text of an object.
 
     Example:
@@ -260,25 +262,26 @@ def text_reader(fields: tuple[str, ...] | None, *, second: bool = False, breaks:
     def read(number: int, line: str) -> InputItem:
         value, wrong = _parse(line.removeprefix("\ufeff") if number == 1 else line)
         head = {"id": value["id"]} if isinstance(value, dict) and "id" in value else {}
-        if wrong := wrong or _wrong(value, line, fields, second):
+        if wrong := wrong or _wrong(value, line, fields, optional):
             error = f"line {number}: {wrong}"
             write_message(f"error: {error}")
             return InputItem(None, {**head, "error": error})
         if "second" in value:
             value[fields[0]] = join_inputs(value[fields[0]], value["second"])
         # Other line separators inside a line become spaces.
-        whole = [whole_characters(value[name]).replace("\n", "\n" if breaks else " ") for name in fields]
+        texts = [value[name] for name in fields] + [value.get(name, "") for name in optional if name == PREFIX]
+        whole = [whole_characters(text).replace("\n", "\n" if breaks else " ") for text in texts]
         return InputItem(whole[0] if len(whole) == 1 else tuple(whole), head)
 
     return read
 
 
-def _wrong(value: Any, line: str, fields: tuple[str, ...], second: bool) -> str:
+def _wrong(value: Any, line: str, fields: tuple[str, ...], optional: tuple[str, ...]) -> str:
     # The error in a line's object; "" if none.
     if not isinstance(value, dict) or not value.keys() >= set(fields):
         wanted = ", ".join(f'"{name}": "..."' for name in fields)
         return f"expected a JSON object with {wanted}, found {line if len(line) <= SHOWN else f'{line[:SHOWN]}...'!r}"
-    known = ("id", *fields, "second") if second else ("id", *fields)
+    known = ("id", *fields, *optional)
     for name, text in value.items():
         if name not in known:
             return f"{shown(name)}: unknown field; known ones: {', '.join(known)}"
@@ -287,7 +290,8 @@ def _wrong(value: Any, line: str, fields: tuple[str, ...], second: bool) -> str:
     for name in (fields[0], "second") if "second" in value else ():
         if columns := value[name].count("\t"):
             return f'{name}: found {columns + 1} columns, expected 1; the two inputs are in "{fields[0]}" and "second"'
-    return "second: expected one line of text, without a line feed" if "\n" in value.get("second", "") else ""
+    broken = [name for name in optional if "\n" in value.get(name, "")]
+    return f"{broken[0]}: expected one line of text, without a line feed" if broken else ""
 
 
 def _parse(line: str) -> tuple[Any, str]:

@@ -6,9 +6,8 @@ import json
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
@@ -25,14 +24,15 @@ from regard.commands.options import (
     RunFolder,
     SecondSource,
 )
-from regard.commands.streaming import InputItem, answer_lines, complete_reader, input_chunks, paired_chunks, text_reader
+from regard.commands.streaming import PREFIX, SECOND, InputItem, answer_lines, complete_reader, input_chunks, paired_chunks, text_reader
 from regard.commands.terminal import write_message, write_text
 from regard.errors import ConfigError, counted, shown
 
 if TYPE_CHECKING:
     from regard.config import DecodingConfig, TranslationConfig
     from regard.decoding import SamplingOptions
-    from regard.tasks.forced_text import Glossary
+    from regard.metrics.alignment import Links
+    from regard.tasks.forced_text import Beginnings, Glossary
     from regard.tasks.translation_prediction import Translation, Translator
     from regard.tasks.translation_run import TranslationRun
     from regard.tasks.word_links import LinksFile
@@ -67,7 +67,10 @@ def translate(
     seed: Annotated[int, typer.Option(min=0, max=2**63 - 1, help="with --sample: seed of the random draws")] = 1,
     json_lines: Annotated[bool, typer.Option("--json", help="one JSON object per line: text, tokens, log-probabilities, score")] = False,
     json_input: JsonInput = False,
-    links: Annotated[Path | None, typer.Option(help="write source-target word links of each line to this file, such as 0-0 2-1")] = None,
+    links: Annotated[
+        Path | None,
+        typer.Option(help="write source-target word links of each line to this file, such as 0-0 2-1; - writes them only into JSON output"),
+    ] = None,
     keep_tags: Annotated[
         bool, typer.Option("--keep-tags", help="carry tags, placeholders, numbers and addresses over, by word links")
     ] = False,
@@ -86,12 +89,11 @@ def translate(
     from regard.tasks.translation_prediction import Translator
     from regard.tasks.unknown_tokens import UnknownTokenWarning
 
-    drawing = (temperature, top_k, top_p, seed) != (1.0, 0, 1.0, 1)
+    drawing, as_json = (temperature, top_k, top_p, seed) != (1.0, 0, 1.0, 1), json_lines or json_input or n_best > 1
     _refuse_together(
         (drawing and not sample, "--temperature, --top-k, --top-p, --seed: only with --sample"),
-        (links and json_input, "--links: not with --json-input, where a line may have no answer; `regard align` takes the pairs"),
+        (str(links) == "-" and not as_json, "--links -: only with --json, --json-input or --n-best, whose objects then have the links"),
         (links and keep_tags, "--links: not with --keep-tags, which takes the tags out of the lines that links count the words of"),
-        (prefix and json_input, "--prefix: not with --json-input, where a line may have no answer"),
         (terms and sample, "--terms: not with --sample; what is drawn may not come to hold them"),
         (document and (files or second_source or prefix or links or json_lines or json_input or sample or n_best > 1), DOCUMENT_ALONE),
         (language != "en" and not document, "--language: only with --document"),
@@ -99,7 +101,6 @@ def translate(
     beginnings, glossary = Beginnings(prefix), Glossary(read_terms(terms)) if terms else None
     translator = Translator.open(run, *(others or []))
     translator.use_images(images, names=second_source)
-    _refuse_together((prefix and translator.run.config.second, "--prefix: not for a model of two inputs, where a line may have no answer"))
     decoding = usable_decoding(
         translator.run,
         beam_size=beam_size,
@@ -119,29 +120,61 @@ def translate(
     started, tokens = time.perf_counter(), 0
     unknown = UnknownTokenWarning(translator.run.vocabularies.source.kind)
 
-    def show(number: int, item: Translation) -> str:
+    def show(number: int, answer: _Answer) -> str:
         nonlocal tokens
+        item = answer.item
         tokens += len(item.hypotheses[0].tokens) if item.hypotheses else 0
         _tell(number, item, translator.run)
         unknown.add(number, item.source, at_once=True)
+        linked.write(number, answer.links)
         return item.text
 
-    def work(chunk: list[str]) -> list[Translation]:
+    def work(chunk: list[tuple[str, str]]) -> list[_Answer]:
         ask = translator.translate_tagged if keep_tags else translator.translate
-        found = ask(chunk, decoding=decoding, n_best=n_best, sampling=sampling, prefixes=beginnings.take(len(chunk)), terms=glossary)
-        if linked is not None:
-            linked.write([(line, item.part_texts()) for line, item in zip(chunk, found, strict=True)])
-        return found
+        lines, begins = map(list, zip(*chunk, strict=True))
+        found = ask(lines, decoding=decoding, n_best=n_best, sampling=sampling, prefixes=begins if any(begins) else None, terms=glossary)
+        return _answers(translator.run, lines, found, linked=links is not None)
 
-    questions = _questions(translator, files, second_source, json_input, breaks=keep_tags)
+    chunks, read = _questions(translator, files, second_source, json_input, breaks=keep_tags, prefixes=prefix is None)
     with _links_file(links, translator) as linked:
-        lines, bad = answer_lines(*questions, work, show, json_lines=json_lines or json_input or n_best > 1)
+        lines, bad = answer_lines(chunks, _forced_reader(read, beginnings), work, show, json_lines=as_json)
+        linked.finish(lines)
     unknown.tell()
     beginnings.finish()
     if timing:
         _write_rates(lines, tokens, time.perf_counter() - started)
     if bad:
         raise typer.Exit(1)
+
+
+class _Answer(NamedTuple):
+    """The translation of a line, and its word links if they are asked for."""
+
+    item: Translation
+    links: Links | None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the translation as JSON, and the links as [source, target]."""
+        links = {} if self.links is None else {"links": [[source, target] for target, source in sorted(self.links)]}
+        return {**self.item.to_json(), **links}
+
+
+def _answers(run: TranslationRun, lines: list[str], found: list[Translation], *, linked: bool) -> list[_Answer]:
+    if not linked:
+        return [_Answer(item, None) for item in found]
+    from regard.tasks.word_links import find_part_links
+
+    links = find_part_links(run, [(line, item.part_texts()) for line, item in zip(lines, found, strict=True)])
+    return list(map(_Answer, found, links))
+
+
+def _forced_reader(read: Callable[[int, str], InputItem], beginnings: Beginnings) -> Callable[[int, str], InputItem]:
+    # Items with the beginning of the translation: the object's own, or the file's next line, which an unreadable line uses up, too.
+    def forced(number: int, line: str) -> InputItem:
+        found, begin = read(number, line), beginnings.take()
+        return found if found.item is None or isinstance(found.item, tuple) else found._replace(item=(found.item, begin))
+
+    return forced
 
 
 def _translate_document(translator: Translator, path: Path, language: str, decoding: DecodingConfig, terms: Glossary | None) -> None:
@@ -158,9 +191,9 @@ def _translate_document(translator: Translator, path: Path, language: str, decod
 
 
 def _questions(
-    translator: Translator, files: list[Path] | None, second: Path | None, json_input: bool, *, breaks: bool
+    translator: Translator, files: list[Path] | None, second: Path | None, json_input: bool, *, breaks: bool, prefixes: bool
 ) -> tuple[Iterator[list[str]], Callable[[int, str], InputItem]]:
-    # The lines of one or two inputs in chunks, and their reader.
+    # The lines of one or two inputs in chunks, and their reader; objects may have prefixes.
     two = translator.run.config.second is not None
     if second is not None and not two:
         raise ConfigError(f"--second-source: {translator.run.folder} reads one input")
@@ -168,18 +201,18 @@ def _questions(
         raise ConfigError('--second-source: not with --json-input, whose objects have both inputs: {"text": "...", "second": "..."}')
     chunks = input_chunks("a sentence, a tab and its second input" if two and second is None else "a sentence", files)
     how = ['"text" and "second"'] if json_input else [] if second is None else [f"the second from --second-source {second}"]
-    read = complete_reader(
-        text_reader(("text",) if json_input else None, second=two, breaks=breaks), translator.run.vocabularies.source, *how
-    )
+    optional = ((SECOND,) if two else ()) + ((PREFIX,) if prefixes else ())
+    reader = text_reader(("text",) if json_input else None, optional=optional, breaks=breaks)
+    read = complete_reader(reader, translator.run.vocabularies.source, *how)
     return chunks if second is None else paired_chunks(chunks, files, second), read
 
 
-def _links_file(path: Path | None, translator: Translator) -> AbstractContextManager[LinksFile | None]:
-    if path is None:
-        return nullcontext()
+def _links_file(path: Path | None, translator: Translator) -> LinksFile:
     from regard.tasks.word_links import LinksFile
 
-    return LinksFile(path, translator.run)
+    if path is not None and not translator.run.model.attends:
+        raise ConfigError("links: this model has no attention over the source")
+    return LinksFile(None if str(path) == "-" else path)
 
 
 def _refuse_together(*wrong: tuple[object, str]) -> None:

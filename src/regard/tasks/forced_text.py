@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
@@ -107,16 +106,16 @@ class Beginnings:
     def __init__(self, path: Path | None) -> None:
         self._path, self._lines = path, iter(()) if path is None else _exact_lines(path)
 
-    def take(self, count: int) -> list[str] | None:
-        """Return the next ones, or None without a file.
+    def take(self) -> str:
+        """Return the next one; "" without a file.
 
         Raises:
-            DataError: the file has too few lines, or one that is not UTF-8.
+            DataError: the file has no more lines, or the next one is not UTF-8.
         """
-        found = list(islice(self._lines, count))
         if self._path is None:
-            return None
-        if len(found) < count:
+            return ""
+        found = next(self._lines, None)
+        if found is None:
             raise DataError(f"{self._path}: has fewer lines than the input")
         return found
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
-from typing import Literal, NamedTuple, Self
+from typing import Literal, NamedTuple, Self, TextIO
 
 import numpy as np
 import torch
@@ -185,23 +185,22 @@ def format_links(links: Links) -> str:
 
 
 class LinksFile:
-    """Context manager that writes links to a file, one line per pair, as they are found.
+    """Context manager that writes links to a file, one line per line of the input, each as it is found.
 
     Args:
-        path: the file; existing content is replaced.
-        run: the run.
+        path: the file; existing content is replaced. None: nothing is written.
 
     Raises:
-        ConfigError: the model has no attention over the source.
         DataError: the file cannot be written.
     """
 
-    def __init__(self, path: Path, run: TranslationRun) -> None:
-        if not run.model.attends:
-            raise ConfigError("links: this model has no attention over the source")
-        self._run, self._path = run, path
+    def __init__(self, path: Path | None) -> None:
+        self._lines = 0
+        self._file: TextIO | None = None
+        if path is None:
+            return
         try:
-            self._file = open(path, "w", encoding="utf-8")  # noqa: SIM115 - closed by `__exit__`
+            self._file = open(path, "w", encoding="utf-8", buffering=1)  # noqa: SIM115 - closed by `__exit__`
         except OSError as error:
             raise DataError(f"{path}: cannot be written ({os_reason(path, error)})") from error
 
@@ -209,21 +208,35 @@ class LinksFile:
         return self
 
     def __exit__(self, *_: object) -> None:
-        with suppress(OSError):  # what could not be written is an error already
-            self._file.close()
+        if self._file is not None:
+            with suppress(OSError):  # what could not be written is an error already
+                self._file.close()
 
-    def write(self, pairs: Sequence[tuple[str, Sequence[str]]]) -> None:
-        """Find and write the links of translations, see `find_part_links`.
+    def write(self, number: int, links: Links | None) -> None:
+        """Write the links of line `number`, from 1; lines that were left out since the last call, which have no answer, are empty.
 
         Raises:
             DataError: the file cannot be written.
         """
-        lines = "".join(format_links(links) + "\n" for links in find_part_links(self._run, pairs))
+        self._write("\n" * (number - 1 - self._lines) + format_links(links or set()) + "\n")
+        self._lines = number
+
+    def finish(self, lines: int) -> None:
+        """Write the empty lines that are missing at the end of so many.
+
+        Raises:
+            DataError: the file cannot be written.
+        """
+        self._write("\n" * (lines - self._lines))
+        self._lines = lines
+
+    def _write(self, text: str) -> None:
+        if self._file is None:
+            return
         try:
-            self._file.write(lines)
-            self._file.flush()
+            self._file.write(text)
         except OSError as error:
-            raise DataError(f"{self._path}: cannot be written ({os_reason(self._path, error)})") from error
+            raise DataError(f"{self._file.name}: cannot be written ({os_reason(self._file.name, error)})") from error
 
 
 def leave_one_out(run: TranslationRun, source: Sequence[int], target: Sequence[int]) -> Tensor:
