@@ -226,16 +226,18 @@ def test_the_documented_way_from_a_marian_folder_to_a_translated_document(
     monkeypatch.chdir(tmp_path)
     said = []
     for line in block.splitlines():
-        words = shlex.split(line.partition(" > ")[0])[1:]
+        typed, _, command = line.rpartition(" | ")
+        words = shlex.split(command.partition(" > ")[0])[1:]
         # A model with random weights stands in for the one that would be downloaded, and two updates for hours.
         more = ["training.max_updates=2", "data.valid_size=9", "decoding.max_length=7"] if words[0] == "train" else []
-        done = CliRunner().invoke(app, [*words, *more], catch_exceptions=False)
+        done = CliRunner().invoke(app, [*words, *more], input=typed.removeprefix("echo ").strip('"'), catch_exceptions=False)
         assert done.exit_code == 0, (line, done.output)
         said.append(done.stdout)
-    assert len(said) == 5
+    assert len(said) == 6
     assert "BLEU" in said[1]
     assert "BLEU" in said[3]
-    assert re.fullmatch(r"# .*\n\n.*\*\*.+\*\*.*\n+", said[4])
+    assert said[4].count("\n") == 1
+    assert re.fullmatch(r"# .*\n\n.*\*\*.+\*\*.*\n+", said[5])
 
 
 def test_one_model_for_both_sides_makes_one_vocabulary(folder: Folder, tmp_path: Path) -> None:

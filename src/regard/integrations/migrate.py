@@ -11,7 +11,7 @@ Three things differ besides names; only the last needs settings:
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Literal, NamedTuple, cast
 
 import torch
@@ -309,13 +309,16 @@ def _same(first: Tensor, second: Tensor) -> bool:
     return first.shape == second.shape and bool(torch.equal(first, second))
 
 
-def reorder_vocabulary(converted: Converted, embedding: Sequence[Sequence[int]], output: Sequence[int]) -> Converted:
+def reorder_vocabulary(
+    converted: Converted, embedding: Sequence[Sequence[int]], output: Sequence[int], *, never: Collection[int] = ()
+) -> Converted:
     """Renumber the vocabulary entries.
 
     Args:
         converted: weights in the toolkit's numbering.
         embedding: for source and target, the old id of each new one.
         output: the same for the output layer; a repeated id, which would count twice, gets probability 0.
+        never: old ids of entries of the output layer that get probability 0.
 
     Returns:
         The weights, tied and shared only where still possible.
@@ -332,7 +335,7 @@ def reorder_vocabulary(converted: Converted, embedding: Sequence[Sequence[int]],
         weights[f"{side}_embedding.weight"] = weights[f"{side}_embedding.weight"][torch.tensor(numbers)]
     weights["output.weight"] = weights["output.weight"][torch.tensor(output)]
     first = {number: place for place, number in reversed(list(enumerate(output)))}
-    again = torch.tensor([first[number] != place for place, number in enumerate(output)])
+    again = torch.tensor([first[number] != place or number in never for place, number in enumerate(output)])
     if "output.bias" in weights or bool(again.any()):
         bias = weights["output.bias"][torch.tensor(output)] if "output.bias" in weights else torch.zeros(len(output))
         weights["output.bias"] = bias.masked_fill(again, NO_CHANCE)

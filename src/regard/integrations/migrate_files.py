@@ -46,12 +46,16 @@ class Imported(NamedTuple):
         source: tokens of the source.
         target: tokens of the target.
         models: SentencePiece models of source and target, as the bytes of their files; None without.
+        never: target ids that the toolkit's own softmax does not have.
+        decoding: the toolkit's decoding settings that Regard has.
     """
 
     converted: Converted
     source: ToolkitVocabulary
     target: ToolkitVocabulary
     models: tuple[bytes, bytes] | None = None
+    never: tuple[int, ...] = ()
+    decoding: dict[str, Any] = {}  # noqa: RUF012 - a field of a tuple; nobody adds to it
 
 
 def read_any(
@@ -114,7 +118,14 @@ def read_marian(folder: Path, *, source: Path | None = None, target: Path | None
             raise ConfigError(f"{folder / 'config.json'}: {name}_token_id is {shown(number)}, expected a number")
     numbers = cast(dict[str, int], special)
     sides = (_marian_tokens(source, numbers), _marian_tokens(target, numbers))
-    return Imported(_marian(folder, settings), *sides, models=_sentencepiece_models(folder))
+    # Marian has no <pad>; the conversion to Hugging Face's format adds it, with a logit of 0 that would take a share of the probability.
+    return Imported(
+        _marian(folder, settings),
+        *sides,
+        models=_sentencepiece_models(folder),
+        never=(numbers["pad"],),
+        decoding=_marian_decoding(folder, settings),
+    )
 
 
 def load_joeynmt(folder: str | Path) -> Converted:
@@ -222,6 +233,14 @@ def _marian(folder: Path, settings: Mapping[str, Any]) -> Converted:
         activation=_activation(f"{path}: activation_function", settings.get("activation_function", "gelu")),
         scaled=bool(settings.get("scale_embedding", False)),
     )
+
+
+def _marian_decoding(folder: Path, settings: Mapping[str, Any]) -> dict[str, Any]:
+    # The beam of generation_config.json, in older folders of config.json.
+    path = folder / "generation_config.json"
+    own = _settings(path) if path.exists() else {}
+    name, found = (path.name, own["num_beams"]) if "num_beams" in own else ("config.json", settings.get("num_beams"))
+    return {} if found is None else {"beam_size": _number(f"{folder / name}: num_beams", found)}
 
 
 def _marian_tokens(path: Path, special: Mapping[str, int]) -> ToolkitVocabulary:

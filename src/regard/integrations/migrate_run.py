@@ -10,9 +10,9 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 
 from regard import progress
 from regard.config import TranslationConfig, dump_config, validate
-from regard.data.sentencepiece_vocabulary import SentencePieceVocabulary
+from regard.data.sentencepiece_vocabulary import SentencePieceVocabulary, split_code
 from regard.data.vocabulary import STORED, UNK, Vocabulary
-from regard.errors import DataError, shown
+from regard.errors import DataError, listed, shown
 from regard.integrations.migrate import Converted, reorder_vocabulary
 from regard.integrations.migrate_files import Imported, ToolkitVocabulary
 from regard.tasks.run_folder import CONFIG, DATA, create_run
@@ -24,15 +24,19 @@ from regard.training.weights import named_tensors, whole_tensors
 
 FINE_TUNING = {
     "learning_rate": 1e-4,
-    "schedule": "inverse_sqrt",
-    "warmup_updates": 500,
+    "schedule": "cosine",
+    "warmup_updates": 50,
+    "final_fraction": 0.05,
     "betas": [0.9, 0.98],
     "eps": 1e-9,
     "label_smoothing": 0.1,
     "batch_tokens": 2048,
     "epochs": 5,
 }
-"""Training settings for a run that continues an imported one: gentle, because its weights are trained."""
+"""Training settings for a run that continues an imported one: gentle, because its weights are trained.
+
+A few thousand pairs are 30 updates per epoch: a longer warm-up would not end.
+"""
 
 
 class Numbering(NamedTuple):
@@ -70,12 +74,11 @@ def write_run(imported: Imported, folder: str | Path, *, origin: str) -> Transla
         if len(tokens.words) != size:
             raise DataError(f"{side} vocabulary: has {len(tokens.words)} tokens, the model {size}")
     shared = imported.source == imported.target and (imported.models is None or imported.models[0] == imported.models[1])
-    converted: Converted = reorder_vocabulary(imported.converted, [side.embedding for side in sides], sides[1].output)
+    converted: Converted = reorder_vocabulary(imported.converted, [side.embedding for side in sides], sides[1].output, never=imported.never)
     vocabularies = _vocabularies(imported, [side.words for side in sides])
     settings = {"kind": vocabularies[0].kind, "size": max(8, *map(len, vocabularies)), "shared": shared}
-    config = validate(
-        {"vocabulary": settings, "model": converted.config.model_dump(mode="json"), "training": FINE_TUNING}, "imported model"
-    )
+    parts = {"vocabulary": settings, "model": converted.config.model_dump(mode="json"), "training": FINE_TUNING}
+    config = validate(parts | {"decoding": imported.decoding}, "imported model")
     model = converted.build()
     names = [SHARED] if shared else [SOURCE, TARGET]
     files = {name: vocabulary.to_bytes() for name, vocabulary in zip(names, vocabularies, strict=False)}
@@ -90,6 +93,8 @@ def write_run(imported: Imported, folder: str | Path, *, origin: str) -> Transla
         create_run(folder, lambda: files, complete=complete, wanted="empty")
     if imported.models is None:
         progress.message(f"{folder}: no SentencePiece models; the run expects tokens separated by spaces")
+    if codes := [word for word in sides[0].words if split_code(word) == ([word], "")]:
+        progress.message(f"{folder}: begin each line with the code of a target language: {listed(codes, most=5)}")
     return config
 
 
