@@ -5,8 +5,8 @@
 
 FOLDER of --data holds `multi30k/task1/raw`. No published model can be had without a download, so this trains a small one with Hugging
 Face's classes, on pairs 3,001 to 11,000 of Multi30k, and writes it in the layout of OPUS-MT (opus_folder.py). The own pairs are the first
-3,000. What --work holds is kept: put a real model there as `opus-mt-en-de` to measure that. Writes opus.json (BLEU), opus_import.json
-(outputs and log-probabilities beside Hugging Face's `generate`) and opus_text.json (a document, before and after).
+3,000. What --work holds is kept. Writes opus.json (BLEU), opus_import.json (outputs and log-probabilities beside Hugging Face's
+`generate`) and opus_text.json (a document, before and after).
 """
 
 from __future__ import annotations
