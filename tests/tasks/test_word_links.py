@@ -17,7 +17,7 @@ from regard.errors import CheckpointError, ConfigError, DataError
 from regard.metrics import links_from_weights
 from regard.tasks import evaluate_translation
 from regard.tasks.translation_evaluation import KnownLinks
-from regard.tasks.translation_run import TranslationRun, open_translation_run
+from regard.tasks.translation_run import TranslationRun, open_ensemble, open_translation_run
 from regard.tasks.word_links import (
     FILE,
     LinkAttention,
@@ -26,6 +26,7 @@ from regard.tasks.word_links import (
     find_links,
     format_links,
     leave_one_out,
+    link_pairs,
     overlap_shares,
     read_choice,
     regroup_weights,
@@ -109,6 +110,26 @@ def test_links_are_those_of_the_chosen_head_and_step(tmp_path: Path) -> None:
             assert find_links(run, [PAIRS[1]]) == [links_from_weights(rows)]
     (tmp_path / FILE).unlink()
     assert find_links(run, [PAIRS[1]])[0] != set()
+
+
+def test_an_ensemble_links_by_the_mean_of_the_attention_that_each_run_chose(tmp_path: Path) -> None:
+    folders = [trained(tmp_path / name, model=FAMILIES[name], kind="word") for name in ("transformer", "crossed", "gru")]
+    write_choice(folders[0], LinkAttention("decoder.layers.0.cross_attention.attention", 1, "reads", 0.5, 3))
+    write_choice(folders[1], LinkAttention("decoder.layers.0.cross_attention.left", 0, "predicts", 0.5, 3))
+    alone = open_translation_run(folders[0])
+    assert find_links(open_ensemble([folders[0]] * 2), PAIRS) == find_links(alone, PAIRS)
+    source, target = PAIRS[1]
+    rows, columns = len(target.split()), len(source.split())
+    weights = []
+    for run in map(open_translation_run, folders):
+        choice = read_choice(run)
+        found = {layer.name: layer.weights[0] for layer in maps_of(run, PAIRS[1]) if (layer.query, layer.key) == ("target", "source")}
+        (own,) = found.values() if choice is None else (found[choice.name],)
+        head, first = (0, 0) if choice is None else (choice.head, int(choice.step == "reads"))
+        weights.append(own[head, first : first + rows, :columns])
+    mean = torch.stack(weights).mean(0)
+    both = open_ensemble(folders)
+    assert find_links(both, [PAIRS[1]]) == link_pairs(both, [PAIRS[1]]) == [links_from_weights(mean)]
 
 
 def test_evaluation_counts_the_links_that_are_found_and_says_which_attention_gave_them(tmp_path: Path) -> None:

@@ -74,6 +74,7 @@ class TranslationRun(NamedTuple):
         vocabularies: of both sides.
         model: the trained model, in evaluation mode.
         weights: the weight file.
+        members: the runs of an ensemble, this one first; empty for a single run.
     """
 
     folder: Path
@@ -81,6 +82,7 @@ class TranslationRun(NamedTuple):
     vocabularies: Vocabularies
     model: EncoderDecoder[Any]
     weights: Path
+    members: tuple[TranslationRun, ...] = ()
 
 
 def run_files(config: TranslationConfig) -> tuple[str, ...]:
@@ -151,7 +153,7 @@ def open_ensemble(folders: Sequence[str | Path]) -> TranslationRun:
                 )
     data = first.config.data.model_copy(update={"max_length": min(run.config.data.max_length for run in (first, *others))})
     model = first.vocabularies.connect(Ensemble([run.model for run in (first, *others)]).eval())
-    return first._replace(config=first.config.model_copy(update={"data": data}), model=model)
+    return first._replace(config=first.config.model_copy(update={"data": data}), model=model, members=(first, *others))
 
 
 def _vocabulary_files(run: TranslationRun) -> dict[str, Path]:

@@ -74,8 +74,8 @@ def find_links(
     """Link each target word to the source word it comes from.
 
     "attention" links to the word with the most attention, using the attention of `read_choice`, else the model's own alignment (the mean
-    over heads). A source word has the sum of its tokens, a target word the mean. "leave-one-out" links to the word whose tokens, removed
-    one at a time, cost the target word most log-probability; one forward pass per source token.
+    over heads); an ensemble uses the mean over its runs. A source word has the sum of its tokens, a target word the mean. "leave-one-out"
+    links to the word whose tokens, removed one at a time, cost the target word most log-probability; one forward pass per source token.
 
     Args:
         run: a loaded run.
@@ -102,7 +102,7 @@ def find_links(
     """
     if method == "attention" and not run.model.attends:
         raise ConfigError("links: this model has no attention over the source; the method leave-one-out needs none")
-    choice = read_choice(run) if method == "attention" else None
+    choices = _choices(run) if method == "attention" else []
 
     @torch.inference_mode()
     def find(pair: SentencePair) -> Links:
@@ -113,7 +113,7 @@ def find_links(
         if method == "leave-one-out":
             weights = leave_one_out(run, source.ids, target.ids)
         else:
-            (weights,) = _attention(run, [source], [target], choice)
+            (weights,) = _attention(choices, [source], [target])
         return _unit_links(pair, (source, target), weights, unit)
 
     stage = progress.stage("Aligning", total=len(pairs), unit="sentences")
@@ -162,14 +162,14 @@ def link_pairs(run: TranslationRun, pairs: Sequence[SentencePair], *, unit: Link
     """
     if not run.model.attends:
         raise ConfigError(f"{run.folder}: this model has no attention over the source to link words by")
-    choice, encoded = read_choice(run), [[_encode(run, side, text) for side, text in enumerate(pair)] for pair in pairs]
+    choices, encoded = _choices(run), [[_encode(run, side, text) for side, text in enumerate(pair)] for pair in pairs]
     found: list[Links] = [set() for _ in pairs]
     usable = [number for number, sides in enumerate(encoded) if all(side.ids for side in sides)]
     usable.sort(key=lambda number: [len(side.ids) for side in encoded[number]])
     for start in range(0, len(usable), _LINKED_TOGETHER):
         numbers = usable[start : start + _LINKED_TOGETHER]
         sources, targets = zip(*(encoded[number] for number in numbers), strict=True)
-        for number, weights in zip(numbers, _attention(run, sources, targets, choice), strict=True):
+        for number, weights in zip(numbers, _attention(choices, sources, targets), strict=True):
             found[number] = _unit_links(pairs[number], encoded[number], weights, unit)
     return found
 
@@ -304,13 +304,13 @@ def write_choice(folder: Path, choice: LinkAttention) -> None:
 
 
 def read_choice(run: TranslationRun) -> LinkAttention | None:
-    """Return the stored choice of a run; None if nothing is stored or the run is an ensemble.
+    """Return the stored choice of a run; None if nothing is stored, and for an ensemble, whose `members` have their own.
 
     Raises:
         CheckpointError: it is damaged.
     """
     path = run.folder / FILE
-    if not path.exists() or hasattr(run.model, "models"):
+    if run.members or not path.exists():
         return None
     try:
         found = LinkAttention(**parse_json(path.read_bytes()))
@@ -399,10 +399,21 @@ def _unit_links(pair: SentencePair, sides: Sequence[TokenizedText], weights: Ten
     return links_from_weights(regroup_weights(weights.double().cpu().numpy(), rows, columns))
 
 
+def _choices(run: TranslationRun) -> list[tuple[TranslationRun, LinkAttention | None]]:
+    return [(member, read_choice(member)) for member in run.members or (run,)]
+
+
 def _attention(
-    run: TranslationRun, sources: Sequence[TokenizedText], targets: Sequence[TokenizedText], choice: LinkAttention | None
+    choices: Sequence[tuple[TranslationRun, LinkAttention | None]], sources: Sequence[TokenizedText], targets: Sequence[TokenizedText]
 ) -> list[Tensor]:
-    """Return the weights (T, S) of each pair, without EOS."""
+    """Return the weights (T, S) of each pair, without EOS: the mean over the runs."""
+    found = [_attention_of(run, choice, sources, targets) for run, choice in choices]
+    return [torch.stack(own).mean(0) for own in zip(*found, strict=True)]
+
+
+def _attention_of(
+    run: TranslationRun, choice: LinkAttention | None, sources: Sequence[TokenizedText], targets: Sequence[TokenizedText]
+) -> list[Tensor]:
     sizes = [(len(target.ids), len(source.ids)) for source, target in zip(sources, targets, strict=True)]
     if choice is None:
         batch = _collated(run, sources, targets)
