@@ -94,6 +94,25 @@ def test_plain_text_is_wrapped_as_its_paragraphs_are() -> None:
     assert paragraph.finish("ein viel breiterer Absatz ist das") == "ein viel\nbreiterer Absatz\nist das"
 
 
+def test_lines_that_end_sentences_are_no_wrapped_paragraph() -> None:
+    assert texts("A man walks.\nA dog runs!\nCats", "a.txt") == ["A man walks.", "A dog runs!", "Cats"]
+    assert same("A man walks.\nA dog runs!\n", "a.txt") == "A man walks.\nA dog runs!\n"
+    # The break after "sleeps." was written on purpose, that after "walks." is one of wrapping.
+    wrapped = "The dog that ran to\nthe other man walks.\nA dog sleeps.\nA cat is not at home"
+    assert texts(wrapped, "a.txt") == ["The dog that ran to the other man walks. A dog sleeps.", "A cat is not at home"]
+    assert texts("我看见猫。\n他看见狗。", "a.txt") == ["我看见猫。", "他看见狗。"]
+
+
+def test_html_that_is_not_to_be_translated_is_kept() -> None:
+    page = "<p translate='no'>Red <p>x</p></p><div class=\"a notranslate\"><div>Red</div> ball</div>"
+    page += "<p translate=yes>A <b class=notranslate>Red</b> ball"
+    assert texts(page, "a.html") == ["A {~0} ball"]
+    assert same(page, "a.html") == page
+    voids = "ball<br translate=no>ball<img translate='no'>"
+    assert texts(f"<p class='notranslated'>Red</p>{voids}", "a.html") == ["Red", voids]
+    assert texts("<p translate=no>Red", "a.html") == []
+
+
 def test_a_document_of_another_kind_is_refused() -> None:
     with pytest.raises(DataError, match=r"a\.docx: no document that can be read; its name must end in \.txt, \.md"):
         read_document("x", "a.docx")

@@ -42,6 +42,21 @@ def test_sentences_are_translated_one_by_one_and_paragraphs_kept(shouting: tuple
     assert (found.sentences, found.divided) == (4, [])
 
 
+def test_a_space_joins_sentences_but_for_scripts_without_spaces(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = translator()
+    source = Vocabulary.train(["a"], kind="character", size=9).encode("a")
+    answers = iter(["我看见猫。", "他看见狗。", "Ja.", "好。"])
+    found = [Translation(text, [text], [], source, 0) for text in answers]
+    monkeypatch.setattr(model, "translate", lambda lines, **_: found[: len(lines)])
+    assert translate_document(model, "I see. He sees. Yes. Good.", "a.txt").text == "我看见猫。他看见狗。 Ja. 好。"
+
+
+@pytest.mark.parametrize("language", ["german", "d", "", "de de"])
+def test_a_language_is_a_code(language: str) -> None:
+    with pytest.raises(ConfigError, match="expected a code of two or three letters, such as de"):
+        translate_document(translator(), "I see.", "a.txt", language=language)
+
+
 def test_tags_stay_with_their_sentence() -> None:
     assert split_sentences("<b>One two.</b> <i>Three four.</i>") == ["<b>One two.</b> ", "<i>Three four.</i>"]
     assert "".join(split_sentences("<br/>")) == "<br/>"

@@ -26,7 +26,7 @@ from regard.strict_json import parse_json
 
 MANIFEST = "manifest.jsonl"
 ALONE = (
-    *("images", "listing", "features", "source", "target", "second_source", "links", "prefix", "timing", "choose"),
+    *("images", "listing", "features", "source", "target", "second_source", "links", "prefix", "document", "timing", "choose"),
     *("captions", "examples", "text", "json_file"),
 )
 """Parameters of commands for another input or output than lines."""

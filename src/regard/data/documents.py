@@ -7,7 +7,7 @@ A block is a paragraph, heading, list item, table cell or similar. Its inline ma
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from regard.data.document_blocks import Part, block_parts
@@ -15,6 +15,7 @@ from regard.data.html_document import html_parts
 from regard.data.markdown_document import markdown_parts
 from regard.errors import DataError
 
+SENTENCE_END = re.compile(r"""[.!?:。！？][\])"'»”’」』]*\s*$""")  # noqa: RUF001 - ends of sentences in other scripts
 BULLET = re.compile(r"\s*(?:[-*\u2022\u2023]|\d+[.)])\s")
 
 
@@ -45,11 +46,23 @@ def read_document(text: str, name: str | Path) -> list[Part]:
     return [part for part in readers[suffix](text) if part]
 
 
+def _kept_breaks(lines: Sequence[str]) -> set[int]:
+    """Return the lines that do not continue the one before, as after wrapping: it ends a sentence, and either the first word of this line
+    would have fitted there, or all lines end a sentence."""
+    ended = [number for number, line in enumerate(lines[:-1], start=1) if SENTENCE_END.search(line)]
+    if len(ended) == len(lines) - 1:
+        return set(ended)
+    width = max(map(len, lines))
+    return {number for number in ended if len(lines[number - 1].rstrip()) + 1 + len(lines[number].split(" ")[0]) <= width}
+
+
 def _plain(text: str) -> Iterator[Part]:
     for piece in re.split(r"(\n\s*\n)", text):
         items: list[list[str]] = []
-        for line in piece.split("\n"):
-            if not items or not piece.strip() or BULLET.match(line):
+        given = piece.split("\n")
+        kept = _kept_breaks(given)
+        for number, line in enumerate(given):
+            if number in kept or not items or not piece.strip() or BULLET.match(line):
                 items.append([])
             items[-1].append(line)
         if not piece.strip():

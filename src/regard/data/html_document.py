@@ -15,6 +15,9 @@ SPANS = (
     "sub sup time tt u var wbr"
 )
 INLINE = frozenset(SPANS.split())
+VOID = frozenset(("br", "embed", "hr", "img", "input", "wbr"))
+# Attributes of an element whose author excludes it from translation.
+UNTRANSLATED = re.compile(r"""\stranslate\s*=\s*["']?no\b|\sclass\s*=\s*(?:"(?:[^"]*\s)?|'(?:[^']*\s)?|)notranslate\b""", re.IGNORECASE)
 HTML_TOKEN = re.compile(
     r"""<!--.*?-->|<!\[CDATA\[.*?\]\]>|<[!?][^>]*>|</?(?P<name>[A-Za-z][^\s/>]*)(?:[^<>"']|"[^"]*"|'[^']*')*>""", re.DOTALL
 )
@@ -40,11 +43,12 @@ def html_parts(text: str) -> Iterator[Part]:
     while found := HTML_TOKEN.search(text, at):
         block.append(_unescaped(text[at : found.start()]))
         name, at = (found["name"] or "").lower(), found.end()
-        if name in VERBATIM and not found[0].startswith("</") and not found[0].endswith("/>"):
-            end = re.compile(rf"</{re.escape(name)}\s*>", re.IGNORECASE).search(text, at)
-            at = end.end() if end else len(text)
+        opens = not found[0].startswith("</") and not found[0].endswith("/>")
+        kept = name in VERBATIM or (opens and name not in VOID and bool(UNTRANSLATED.search(found[0])))
+        if kept and opens:
+            at = _element_end(text, name, at)
         whole = text[found.start() : at]
-        if name in INLINE and name in VERBATIM:
+        if name in INLINE and kept:
             block.append(f"{{{tildes}{len(stands_for)}}}")
             stands_for[block[-1]] = whole
         elif name in INLINE or (whole.startswith("<!--") and "".join(block).strip() and re.fullmatch(TAG, whole)):
@@ -54,6 +58,16 @@ def html_parts(text: str) -> Iterator[Part]:
             yield whole
     block.append(_unescaped(text[at:]))
     yield from flush()
+
+
+def _element_end(text: str, name: str, at: int) -> int:
+    # The end of an element whose content begins at `at`; elements of its name may be nested, but not in text such as that of a script.
+    depth = 1
+    for tag in re.compile(rf"<(?P<close>/?){re.escape(name)}(?=[\s/>])[^>]*>", re.IGNORECASE).finditer(text, at):
+        depth += -1 if tag["close"] else int(name not in VERBATIM and not tag[0].endswith("/>"))
+        if not depth:
+            return tag.end()
+    return len(text)
 
 
 def _unescaped(text: str) -> str:

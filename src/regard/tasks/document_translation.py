@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import re
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,10 +13,13 @@ from regard.config import DecodingConfig
 from regard.data.document_blocks import Block
 from regard.data.documents import read_document
 from regard.data.markup import TAG, split_markup
-from regard.errors import ConfigError, missing_extra
+from regard.errors import ConfigError, missing_extra, shown
 from regard.tasks.translation_prediction import Terms, Translator
 
 TAGS = re.compile(TAG)
+LANGUAGE = re.compile(r"[A-Za-z]{2,3}(?:[-_]\w+)*")
+# Chinese and Japanese punctuation, kana and ideographs: no space separates sentences there.
+UNSPACED = re.compile(r"[\u3000-\u30ff\u3400-\u9fff\uff01-\uff60]")
 
 
 class DocumentTranslation(NamedTuple):
@@ -99,7 +103,7 @@ def translate_document(
         terms: required translations of words.
 
     Raises:
-        ConfigError: the model reads two inputs, or a sentence has markup and the model no attention to place it.
+        ConfigError: the language is no code, the model reads two inputs, or a sentence has markup and the model no attention to place it.
         DataError: the format is not supported.
         MissingExtraError: sentencex is not installed.
 
@@ -111,6 +115,8 @@ def translate_document(
     """
     if translator.run.config.second is not None:
         raise ConfigError("documents: not with a model of two inputs")
+    if not LANGUAGE.fullmatch(language):
+        raise ConfigError(f"--language: {shown(language)}, expected a code of two or three letters, such as de")
     parts = read_document(text, name)
     sentences = [split_sentences(part.text, language) if isinstance(part, Block) else [] for part in parts]
     lines = [sentence.strip() for own in sentences for sentence in own]
@@ -119,9 +125,16 @@ def translate_document(
     divided = [(line, len(item.parts)) for line, item in zip(lines, answers, strict=True) if item.parts]
     left, written = iter(answers), list[str]()
     for part, own in zip(parts, sentences, strict=True):
-        joined = " ".join(next(left).text for _ in own)
+        joined = _join([next(left).text for _ in own])
         written.append(part.finish(joined) if isinstance(part, Block) else part)
     return DocumentTranslation("".join(written), len(lines), divided)
+
+
+def _join(sentences: Sequence[str]) -> str:
+    parts = sentences[:1]
+    for before, after in pairwise(sentences):
+        parts = [*parts, "" if UNSPACED.fullmatch(before[-1:]) and UNSPACED.fullmatch(after[:1]) else " ", after]
+    return "".join(parts)
 
 
 def _needs_links(translator: Translator, lines: Sequence[str], name: str | Path) -> bool:
