@@ -128,8 +128,36 @@ def test_a_word_goes_on_with_letters_only(kind: str) -> None:
     may, pieces = vocabulary.may_follow_word(), vocabulary.pieces(range(len(vocabulary)))
     assert not may[UNK] if kind != "word" else may[UNK]
     for index in range(4, len(vocabulary)):
-        letter = pieces[index][:1].isalpha() or pieces[index].startswith("\\x")
+        part = pieces[index].startswith("\\x") and not "\\xe3" <= pieces[index][:4] <= "\\xe9"  # these begin Chinese and Japanese letters
+        letter = pieces[index][:1].isalpha() or part
         assert may[index] == (kind == "word" or not (letter or pieces[index][:1].isdigit())), pieces[index]
+
+
+@pytest.mark.parametrize("kind", ["bpe", "unigram", "character"])
+def test_a_term_of_a_script_without_spaces_stands_among_other_letters(kind: str) -> None:
+    texts = ["红色的狗看见猫。", "老男人找到大房子。", "狗喜欢猫、房子。"] * 3
+    vocabulary = Vocabulary.train(texts, kind=kind, size=300)
+    phrase = encode_term(vocabulary, "房子")
+    assert vocabulary.decode([*vocabulary.encode("狗看见").ids, *phrase.tokens]) == "狗看见房子"
+    assert "房子" in [vocabulary.decode(row) for row in phrase.rows]
+    may = vocabulary.may_follow_word()
+    assert may[vocabulary.encode("狗").ids[-1]]
+    assert phrase.within([*phrase.tokens, *encode_term(vocabulary, "狗").tokens], may)
+
+
+def test_terms_of_a_script_without_spaces_are_found() -> None:
+    glossary = Glossary([Term("猫", "cat"), Term("熊猫", "panda"), Term("红 狗", "red dog"), Term("A狗", "dog A")])
+    assert glossary.find("红狗看见熊猫和猫。") == ["red dog", "panda", "cat"]
+    assert glossary.find("大A狗") == ["dog A"]
+
+
+def test_tags_of_a_prefix_are_those_of_the_line() -> None:
+    subject = translator("bpe")
+    plain, tagged = ([item] for item in ("der Hund", "der <b>Hund</b>"))
+    lines = ["ein <b>Hund</b> bellt"]
+    assert [item.text for item in subject.translate_tagged(lines, prefixes=tagged)] == [
+        item.text for item in subject.translate_tagged(lines, prefixes=plain)
+    ]
 
 
 def test_terms_are_found_by_words_the_longest_first() -> None:

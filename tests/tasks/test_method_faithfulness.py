@@ -99,7 +99,7 @@ def test_what_cannot_be_measured_is_refused() -> None:
         measure_methods(batches, links=links_of_words(PAIRS[:1]))
     far = links_of_words(PAIRS)
     far.possible[2] = {*far.possible[2], (1, 17)}
-    with pytest.raises(DataError, match=r"links, line 3: 17-1, but the pair has \d source and \d target words, counted from 0"):
+    with pytest.raises(DataError, match=r"links, line 3: 17-1, but the source has \d words, numbered from 0"):
         measure_methods(batches, ["weights"], links=far)
     with pytest.raises(DataError, match="no example with an output of two inputs or more"):
         measure_methods(translation_batches(run, [("ein", "ein")]))

@@ -165,7 +165,10 @@ def test_sharded_files_of_links_belong_to_the_shards_of_the_sources(tmp_path: Pa
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("0-0 7-1", "train.links, line 4: 7-1, but the source has 3 words, numbered from 0"),
+        (
+            "0-0 7-1",
+            "train.links, line 4: 7-1, but the source has 3 words, numbered from 0; for characters: training.links_unit=character",
+        ),
         ("0-9", "train.links, line 4: 0-9, but the target has 3 words"),
         ("0:0", "train.links, line 4: expected links like 3-4 or 3.4, found '0:0'"),
         ("0-0\n0-0", "train.links: 21 lines, but .*source has 20"),

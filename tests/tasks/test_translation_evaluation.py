@@ -82,6 +82,13 @@ def test_links_of_another_length_or_without_attention_are_refused() -> None:
         evaluate_translation(translator(model={"attention": None}), PAIRS, links=KnownLinks([set()] * 5, [set()] * 5, "word"))
 
 
+def test_a_link_outside_its_pair_is_named_with_the_unit_it_may_count() -> None:
+    known = KnownLinks([set()] * 5, [set(), {(0, 1), (2, 9)}, *[set()] * 3], "word")
+    with pytest.raises(DataError, match=r"links, line 2: 9-2, but the .* words, numbered from 0; for characters: --link-unit character"):
+        evaluate_translation(translator(), PAIRS, links=known)
+    assert evaluate_translation(translator(), PAIRS, links=known._replace(unit="character")).scores
+
+
 @pytest.mark.parametrize(("unit", "sure"), [("word", [(0, 1), (1, 0)]), ("character", [(0, 5), (5, 0)])])
 def test_attention_on_the_right_unit_has_no_alignment_error(
     monkeypatch: pytest.MonkeyPatch, unit: str, sure: list[tuple[int, int]]
@@ -101,7 +108,7 @@ def test_attention_on_the_right_unit_has_no_alignment_error(
     links = {(row, column) for row, column in sure}
     scores = evaluate_translation(subject, [(source, target)], links=KnownLinks([links], [links], unit)).scores  # type: ignore[arg-type]
     assert {score.name: score.value for score in scores}["AER"] == 0.0
-    wrong = {(row, column + 1) for row, column in sure}
+    wrong = {(row, 1 - column if unit == "word" else column + 1) for row, column in sure}
     scores = evaluate_translation(subject, [(source, target)], links=KnownLinks([wrong], [wrong], unit)).scores  # type: ignore[arg-type]
     assert {score.name: score.value for score in scores}["AER"] == 100.0
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -14,6 +15,7 @@ from typing import Any, NamedTuple
 from tokenizers import Regex, Tokenizer, models, pre_tokenizers, trainers
 
 from regard.data.lines import single_line, unreadable, whole_characters, write_files
+from regard.data.scripts import UNSPACED, UNSPACED_BYTES
 from regard.data.unigram import train_unigram
 from regard.errors import ConfigError, DataError, MissingExtraError, shown
 from regard.input_files import open_input
@@ -200,7 +202,8 @@ class Vocabulary:
         return [named.get(index, SPECIALS[UNK]) if index >= NAMES else self._pieces[index] for index in self._checked_ids(ids)]
 
     def may_follow_word(self) -> list[bool]:
-        """Return per token whether it may follow a whole word: it begins with a space or punctuation, or ends the text."""
+        """Return per token whether it may follow a whole word: it begins with a space, punctuation or a Chinese or
+        Japanese letter, or ends the text."""
         last = [self.kind == "word" or not _continues_word(data) for data in self._bytes]
         last[PAD], last[UNK], last[BOS] = False, self.kind == "word", False
         return last
@@ -293,8 +296,8 @@ def _continues_word(data: bytes) -> bool:
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError:  # part of a character
-        return True
-    return text[:1].isalnum()
+        return data[0] not in UNSPACED_BYTES
+    return text[:1].isalnum() and re.match(f"[{UNSPACED}]", text) is None
 
 
 def _tracked(texts: Iterable[str], learning: Stage, choosing: Stage, stack: ExitStack) -> Iterator[str]:

@@ -13,13 +13,12 @@ from regard.config import DecodingConfig
 from regard.data.document_blocks import Block
 from regard.data.documents import read_document
 from regard.data.markup import TAG, split_markup
+from regard.data.scripts import UNSPACED, UNSPACED_PUNCTUATION
 from regard.errors import ConfigError, missing_extra, shown
 from regard.tasks.translation_prediction import Terms, Translator
 
 TAGS = re.compile(TAG)
 LANGUAGE = re.compile(r"[A-Za-z]{2,3}(?:[-_]\w+)*")
-# Chinese and Japanese punctuation, kana and ideographs: no space separates sentences there.
-UNSPACED = re.compile(r"[\u3000-\u30ff\u3400-\u9fff\uff01-\uff60]")
 
 
 class DocumentTranslation(NamedTuple):
@@ -133,8 +132,12 @@ def translate_document(
 def _join(sentences: Sequence[str]) -> str:
     parts = sentences[:1]
     for before, after in pairwise(sentences):
-        parts = [*parts, "" if UNSPACED.fullmatch(before[-1:]) and UNSPACED.fullmatch(after[:1]) else " ", after]
+        parts = [*parts, "" if _unspaced(before[-1:]) and _unspaced(after[:1]) else " ", after]
     return "".join(parts)
+
+
+def _unspaced(letter: str) -> bool:
+    return re.fullmatch(f"[{UNSPACED}{UNSPACED_PUNCTUATION}]", letter) is not None
 
 
 def _needs_links(translator: Translator, lines: Sequence[str], name: str | Path) -> bool:

@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 from regard.data.lines import stream_bytes
+from regard.data.scripts import UNSPACED
 from regard.data.vocabulary import Vocabulary, has_unknown
 from regard.decoding import Phrase
 from regard.errors import DataError, shown
 
-_WORD = re.compile(r"\w+|[^\w\s]")
+_WORD = re.compile(rf"[{UNSPACED}]|(?:(?![{UNSPACED}])\w)+|[^\w\s]")
 SOURCE_TERM = r"[^\n]*[^\s!-/:-@\[-`{-~][^\n]*"
 """A source term, more than ASCII punctuation; written so that it means the same in JSON Schema."""
 
@@ -183,4 +184,15 @@ def encode_term(vocabulary: Vocabulary, text: str) -> Phrase:
     text = " ".join(text.split())
     first = [text, text[:1].upper() + text[1:]] if text == text.lower() else [text]
     inside, *rows = vocabulary.encode_ids([" " + text if vocabulary.kind in ("bpe", "character") else text, *first])
+    if vocabulary.kind != "word" and re.match(f"[{UNSPACED}]", text):
+        inside = _without_space(vocabulary, text) or inside
     return Phrase(inside, [row for row in rows if row != inside and not has_unknown(row)])
+
+
+def _without_space(vocabulary: Vocabulary, text: str) -> list[int]:
+    # The tokens of a text right after others; [] if the vocabulary merges all that could stand before it.
+    for before in ("\u3002", "\u3001", ".", ","):
+        known, both = vocabulary.encode_ids([before, before + text])
+        if both[: len(known)] == known and not has_unknown(both):
+            return both[len(known) :]
+    return []

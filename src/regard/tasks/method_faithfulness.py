@@ -13,16 +13,14 @@ import torch
 from torch import Tensor
 
 from regard import progress
-from regard.data.parallel import SentencePair
 from regard.errors import ConfigError, DataError, counted
 from regard.explanations import METHODS, ModelBatch, explain, greedy_order
 from regard.explanations.faithfulness import SHARES, erasure_curves, randomized, rank_correlation, with_model
 from regard.explanations.methods import Method
-from regard.metrics.alignment import Links
 from regard.metrics.significance import bootstrap_interval
 from regard.tasks.explained_examples import ExplainedBatch, links_of_scores
 from regard.tasks.translation_evaluation import KnownLinks
-from regard.tasks.word_links import LinkUnit, unit_spans
+from regard.tasks.word_links import check_links
 
 RANDOM, GREEDY = "random order", "greedy leave-one-out"
 """Reference rows: a random order, and the greedy order."""
@@ -216,7 +214,7 @@ class _Measurement:
             assert table is not None
             for place, found in enumerate(links_of_scores(item, table.double().cpu().numpy(), links.unit)):
                 sure, possible = links.sure[number], links.possible[number] | links.sure[number]
-                _check_links(possible, item.pairs[place][0], links.unit, number)
+                check_links(possible, item.pairs[place][0][:2], links.unit, f"links, line {number + 1}")
                 # A target unit without any known source, such as the hyphen of a date, may be linked to anything.
                 judged = {link for link in found if link[0] in {row for row, _ in possible}}
                 total = len(judged) + len(sure)
@@ -241,15 +239,6 @@ class _Measurement:
             return None
         counts = counts[counts[:, 1] > 0]
         return Figure(float(counts[:, 0].sum() / counts[:, 1].sum()), *bootstrap_interval("mean", counts, samples=self.samples))
-
-
-def _check_links(known: Links, pair: SentencePair, unit: LinkUnit, number: int) -> None:
-    source, target = (len(unit_spans(text, unit)) for text in pair[:2])
-    for row, column in sorted(known):
-        if row >= target or column >= source:
-            raise DataError(
-                f"links, line {number + 1}: {column}-{row}, but the pair has {source} source and {target} target {unit}s, counted from 0"
-            )
 
 
 def _choose(batch: ModelBatch, most: int, generator: torch.Generator) -> _Chosen:

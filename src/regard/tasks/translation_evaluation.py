@@ -19,7 +19,7 @@ from regard.metrics.alignment import Links
 from regard.tasks.translation_prediction import Translator
 from regard.tasks.translation_training import encode_corpus, translation_likelihood
 from regard.tasks.unknown_tokens import UnknownTokenWarning
-from regard.tasks.word_links import LinkUnit, find_links, read_choice
+from regard.tasks.word_links import LinkUnit, check_links, find_links, read_choice
 
 # The longest source, in words, of each row of BLEU by length but the last.
 LENGTH_EDGES = (8, 11, 14, 18)
@@ -73,7 +73,7 @@ def evaluate_translation(
         BLEU, chrF, exact match, perplexity, token accuracy, and with links the alignment error rate.
 
     Raises:
-        DataError: no pair can be used, or links are given for a model without attention.
+        DataError: no pair can be used, a link is outside its pair, or links are given for a model without attention.
 
     Example:
         >>> def bleu_of(run, pairs):
@@ -83,6 +83,8 @@ def evaluate_translation(
             ...
         regard.errors.CheckpointError: no-such-run: no such run folder
     """
+    if links is not None:
+        _check_known(translator, pairs, links)
     sources, references = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
     begun = time.perf_counter()
     translations = translator.translate(sources, decoding=decoding)
@@ -128,11 +130,16 @@ def read_links(path: str | Path, unit: LinkUnit) -> KnownLinks:
     return known
 
 
-def _alignment_error(translator: Translator, pairs: Sequence[SentencePair], known: KnownLinks) -> Score:
+def _check_known(translator: Translator, pairs: Sequence[SentencePair], known: KnownLinks) -> None:
     if len(known.sure) != len(pairs):
         raise DataError(f"links: {counted(len(known.sure), 'line')}, but {counted(len(pairs), 'sentence pair')}")
     if not translator.run.model.attends:
         raise DataError("links: this model has no attention to compare them with")
+    for number, (pair, links) in enumerate(zip(pairs, known.possible, strict=True), start=1):
+        check_links(links, pair, known.unit, f"links, line {number}")
+
+
+def _alignment_error(translator: Translator, pairs: Sequence[SentencePair], known: KnownLinks) -> Score:
     found = []
     for chosen, links in zip(find_links(translator.run, pairs, unit=known.unit), known.possible, strict=True):
         # Characters without any known source (a hyphen in a date) are not judged.

@@ -295,6 +295,7 @@ class Translator(Predictor[TranslationRun]):
             raise ConfigError("keep tags: this model has no attention over the source to place them by")
         marked = [split_markup(line) for line in lines]
         plain = [line.plain for line in marked]
+        prefixes = prefixes and [split_markup(text).plain for text in prefixes]  # their tags come with the line's
         found = self.translate(plain, decoding=decoding, n_best=n_best, sampling=sampling, prefixes=prefixes, terms=terms)
         places = [(row, rank) for row, line in enumerate(marked) if line.marked for rank in range(len(found[row].texts))]
         pairs = [(marked[row].plain, found[row].part_texts(rank)) for row, rank in places]

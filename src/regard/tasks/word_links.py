@@ -19,7 +19,7 @@ from regard.data.batching import SequenceBatch, collate
 from regard.data.lines import write_files
 from regard.data.parallel import SentencePair
 from regard.data.vocabulary import EOS, TokenizedText
-from regard.errors import CheckpointError, ConfigError, DataError, os_reason, shown
+from regard.errors import CheckpointError, ConfigError, DataError, counted, os_reason, shown
 from regard.metrics import links_from_weights
 from regard.metrics.alignment import Links
 from regard.models import LayerAttention
@@ -330,6 +330,33 @@ def unit_spans(text: str, unit: LinkUnit) -> list[tuple[int, int]]:
         ([(0, 2), (3, 4)], 4)
     """
     return [match.span() for match in re.finditer(r"\S+" if unit == "word" else r"(?s:.)", text)]
+
+
+def check_links(links: Iterable[tuple[int, int]], pair: SentencePair, unit: LinkUnit, where: str, *, setting: str = "--link-unit ") -> None:
+    """Check that known links stay within their pair.
+
+    Args:
+        links: (target, source) numbers of units.
+        pair: (source, target).
+        unit: what the numbers count.
+        where: file and line, for errors.
+        setting: the option for the unit, to be followed by its value.
+
+    Raises:
+        DataError: a number is outside the pair, as those of characters often are where words are counted.
+
+    Example:
+        >>> check_links([(0, 5)], ("ab cd", "x"), "word", "test.links, line 1")
+        Traceback (most recent call last):
+            ...
+        regard.errors.DataError: test.links, line 1: 5-0, but the source has 2 words, numbered from 0; for characters: --link-unit character
+    """
+    counts = [len(unit_spans(text, unit)) for text in reversed(pair)]
+    for link in sorted(links):
+        for place, side, count in zip(link, ("target", "source"), counts, strict=True):
+            if place >= count:
+                other = f"; for characters: {setting}character" if unit == "word" else ""
+                raise DataError(f"{where}: {link[1]}-{link[0]}, but the {side} has {counted(count, unit)}, numbered from 0{other}")
 
 
 def linked_tokens(pair: SentencePair, links: Links, sides: Sequence[TokenizedText], unit: LinkUnit = "word") -> np.ndarray:
