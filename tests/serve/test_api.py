@@ -99,6 +99,7 @@ def test_a_prefix_and_terms_are_held(site: Site) -> None:
         ({"source": "", "target": "a"}, "terms[1].source: expected one line of text with a letter or a digit"),
         ({"source": "!!!", "target": "a"}, "terms[1].source: expected one line of text with a letter or a digit"),
         ({"source": "a", "target": " "}, "terms[1].target: expected one line of text that is not blank"),
+        ({"source": "Hund", "target": "a"}, "terms: 'Hund' is 'Haus' and 'a'; expected one translation"),
     ):
         refused = site.post("/translate", {"text": lines, "terms": [terms[0], term]})
         assert (refused.status, refused.error) == (422, told)

@@ -34,6 +34,16 @@ def test_a_shortlist_is_learned_stored_and_measured(call: Run, teacher: Path) ->
     assert len(short.out.splitlines()) == len(plain.out.splitlines())
 
 
+def test_a_model_without_attention_needs_links(call: Run, tmp_path: Path) -> None:
+    run = trained(tmp_path, kind="word", model=FAMILIES["no attention"])
+    files = ["--source", tmp_path / "source", "--target", tmp_path / "target"]
+    answer = call("shortlist", run, *files)
+    assert answer.code == 2
+    assert f"--links FILE: needed, because {run} has no attention over the source to link words by" in answer.err
+    (tmp_path / "all.links").write_text("0-0\n" * 20, encoding="utf-8")
+    assert call("shortlist", run, *files, "--links", tmp_path / "all.links").code == 0
+
+
 @pytest.mark.parametrize(("line", "message"), [("0:0", "all.links, line 2: expected links"), (None, "19 lines, but")])
 def test_bad_links_are_named(call: Run, teacher: Path, tmp_path: Path, line: str | None, message: str) -> None:
     lines = ["0-0"] * 20

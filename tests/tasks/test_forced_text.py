@@ -151,6 +151,12 @@ def test_terms_of_a_script_without_spaces_are_found() -> None:
     assert glossary.find("大A狗") == ["dog A"]
 
 
+def test_a_term_has_one_translation() -> None:
+    assert Glossary([Term("a  b", "c"), Term("a b", "c")]).find("a b") == ["c"]
+    with pytest.raises(ConfigError, match="terms: 'a b' is 'c' and 'd'; expected one translation"):
+        Glossary([Term("a b", "c"), Term("a b", "d")])
+
+
 def test_tags_of_a_prefix_are_those_of_the_line() -> None:
     subject = translator("bpe")
     plain, tagged = ([item] for item in ("der Hund", "der <b>Hund</b>"))

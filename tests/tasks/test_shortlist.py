@@ -152,6 +152,12 @@ def test_a_damaged_file_is_named(tmp_path: Path, content: bytes) -> None:
         read_shortlist(translator().run._replace(folder=tmp_path))
 
 
+def test_a_model_that_copies_learns_none() -> None:
+    run = translator("word", model={**FAMILIES["gru"], "copy_attention": True}, vocabulary={"shared": True}).run
+    with pytest.raises(ConfigError, match=r"shortlist: not with model\.copy_attention"):
+        ShortlistCounts(run)
+
+
 def test_a_run_without_one_and_an_ensemble_are_refused(tmp_path: Path) -> None:
     own = translator()
     with pytest.raises(ConfigError, match=r"has none; .*regard shortlist"):

@@ -49,6 +49,8 @@ def shortlist(
 
     opened = open_translation_run(run)
     counts = ShortlistCounts(opened)
+    if links is None and not opened.model.attends:
+        raise ConfigError(f"--links FILE: needed, because {run} has no attention over the source to link words by")
     apart: list[tuple[str, str]] = []
     with stage("Counting linked words", unit="pairs") as counting:
         for pairs, own in _blocks(source, target, links):

@@ -88,7 +88,11 @@ def _translation_fields(models: Sequence[ServedModel[Any]], limits: Limits) -> d
 
 
 def _translation_lines(body: dict[str, Any]) -> list[_Line]:
-    lines, terms, tagged = _lines(body), Glossary([Term(**term) for term in body.get("terms", ())]), body.get("keep_tags", False)
+    lines, tagged = _lines(body), body.get("keep_tags", False)
+    try:
+        terms = Glossary([Term(**term) for term in body.get("terms", ())])
+    except ConfigError as error:
+        raise HTTPError(422, str(error)) from error
     if not tagged and any("\n" in line for line in lines):
         raise HTTPError(422, f"text: expected {LINE}; with keep_tags it may have some")
     if tagged and body.get("links", False):

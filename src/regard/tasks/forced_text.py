@@ -11,7 +11,7 @@ from regard.data.lines import stream_bytes
 from regard.data.scripts import UNSPACED
 from regard.data.vocabulary import Vocabulary, has_unknown
 from regard.decoding import Phrase
-from regard.errors import DataError, shown
+from regard.errors import ConfigError, DataError, shown
 
 _WORD = re.compile(rf"[{UNSPACED}]|(?:(?![{UNSPACED}])\w)+|[^\w\s]")
 SOURCE_TERM = r"[^\n]*[^\s!-/:-@\[-`{-~][^\n]*"
@@ -38,7 +38,10 @@ class Glossary:
     """Terms, to be found in lines.
 
     Args:
-        terms: the last of several with the same source wins.
+        terms: each source with one translation.
+
+    Raises:
+        ConfigError: a source has two translations.
 
     Example:
         >>> Glossary([Term("red ball", "roter Ball"), Term("ball", "Kugel"), Term("US", "USA")]).find("Us and a Red ball")
@@ -46,7 +49,11 @@ class Glossary:
     """
 
     def __init__(self, terms: Sequence[Term]) -> None:
-        self._targets = {(*_WORD.findall(term.source),): term.target for term in terms}
+        self._targets: dict[tuple[str, ...], str] = {}
+        for term in terms:
+            before = self._targets.setdefault((*_WORD.findall(term.source),), term.target)
+            if before != term.target:
+                raise ConfigError(f"terms: {shown(term.source)} is {shown(before)} and {shown(term.target)}; expected one translation")
         self._longest = max(map(len, self._targets), default=0)
 
     def find(self, line: str) -> list[str]:
