@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from regard.data.markup import place_markup, split_markup
+from regard.data.markup import place_markup, split_markup, word_spans
 
 WORDS = ["ein", "Hund,", "bellt", "„rot“", "x", "Haus.", "(grün)", "5", "1.000,5", "7%", "<", "&", "{", "%"]
 OPAQUE = ["{name}", "{{x}}", "{{ user name }}", "%s", "%(n)d", "${y}", "https://a.example/b?c=1", "me@x.example", "&amp;", "{a}/{b}"]
@@ -200,10 +200,35 @@ def test_whatever_the_links_every_tag_comes_once_and_well_nested_and_no_word_is_
     assert kept >= Counter(word for number, word in enumerate(target) if number not in linked)
 
 
-@given(st.text(alphabet="ab5 \n<>/!-{}%s&;\"'=@.:", max_size=60), st.text(alphabet="AB5 .{}", max_size=20))
+def test_letters_of_scripts_without_spaces_are_words() -> None:
+    line = split_markup("The <b>red dog</b> sees the <i>cat</i> {name}.")
+    links = {(0, 1), (1, 1), (2, 1), (3, 2), (4, 3), (5, 3), (6, 5), (7, 6)}
+    assert place_markup(line, "红色的狗看见猫{name}。", links) == "<b>红色的狗</b>看见<i>猫</i>{name}。"
+    line = split_markup("<b>红色的狗</b>看见<i>猫</i>。{名字}有5只")
+    assert (line.plain, line.words) == ("红色的狗看见猫。{名字}有5只", 11)
+    found = place_markup(line, "The red dog sees the cat. 5 {名字}", {(1, 0), (2, 3), (3, 4), (5, 6), (6, 9), (7, 7)})
+    assert found == "The <b>red dog</b> sees the <i>cat</i>. 5 {名字}"
+    assert place_markup(split_markup("ein <i>Hund</i>"), "「狗」", {(0, 1)}) == "「<i>狗</i>」"
+
+
+@given(data=st.data(), seed=st.integers(0, 2**32))
+def test_tags_come_once_and_no_letter_is_lost_where_no_space_is(data: st.DataObject, seed: int) -> None:
+    drawn = Drawn(seed, words=["狗", "猫。", "a", "5", "{名}"], empty=EMPTY)
+    marked = split_markup(re.sub(" (?![^<]*>)", data.draw(st.sampled_from(["", " "])), source_of(drawn.items())))
+    target = "".join(data.draw(st.lists(st.sampled_from(["狗", "猫。", "「书」", "Ab", " "]), max_size=13)))
+    links = data.draw(st.frozensets(st.tuples(st.integers(0, 13), st.integers(0, max(0, marked.words - 1))), max_size=17))
+    found = place_markup(marked, target, links)
+    tags = re.findall(r"<!--[^>]*-->|</?[a-z][^>]*>", found)
+    assert Counter(tags) == Counter(drawn.tags)
+    check_nesting(tags)
+    for verbatim in marked.opaque.values():
+        assert verbatim[1] in found
+
+
+@given(st.text(alphabet="ab5 \n<>/!-{}%s&;\"'=@.:狗。", max_size=60), st.text(alphabet="AB5 .{}狗", max_size=20))
 def test_any_text_can_be_split_and_placed(line: str, target: str) -> None:
     marked = split_markup(line)
-    assert marked.words == len(marked.plain.split())
+    assert marked.words == len(word_spans(marked.plain))
     found = place_markup(marked, target, {(word, marked.words - 1 - word) for word in range(marked.words)})
     assert all(tag.text in found for tag in marked.empty)
     assert all(tag in found for pair in marked.pairs for tag in (pair.opening, pair.closing))

@@ -115,6 +115,7 @@ def test_the_attention_of_a_prefix_terms_and_tags_is_that_of_what_is_written(sit
     (translation,) = site.post("/translate", asked).json["translations"]
     assert record["meta"] == {"with tags": translation["text"]}
     assert [translation["text"].count(part) for part in ("<b>", "</b>", "\n", "5")] == [1, 1, 1, 1]
+    assert site.post("/attention", {**asked, "prefix": "<b>der</b>"}).json["records"] == [record]
     (record,) = site.post("/attention", {"text": "Hund", "terms": [{"source": "Hund", "target": "Q"}]}).json["records"]
     assert record["meta"] == {"could not be placed": "Q"}
 

@@ -11,7 +11,10 @@ import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from collections.abc import Set as AbstractSet
+from itertools import pairwise
 from typing import NamedTuple
+
+from regard.data.scripts import UNSPACED
 
 # No alternative passes the next `<` or brace, or starts twice in a run of characters, so the time is linear in the line.
 TAG = r"""<(?:(?P<close>/)?(?P<name>[A-Za-z][\w:.-]*)(?:\s(?:[^<>"']|"[^"<]*"|'[^'<]*')*)?/?|(?:!--|[!?][A-Za-z])[^<>]*)>"""
@@ -26,12 +29,36 @@ OPAQUE = (
 BREAKS = r"\n\r\v\f\x85\u2028\u2029"
 BREAK = rf"[ \t]*[{BREAKS}]\s*"
 LINE_END = re.compile(rf"[{BREAKS}][^\S{BREAKS}]*(?:</[^<>]*>)*$")
+FIXED = re.compile("|".join(OPAQUE))
 MARKUP = re.compile("|".join((f"(?P<tag>{TAG}|{BREAK})", *OPAQUE)))
 # A word that is a number, with its sign, currency and separators: -1, $5.50, 1,000, 12/05/2024, 10:30, 5%.
 NUMBER = re.compile(r"[-+±−~]?[$€£¥]?\d+(?:[.,:/'’−–-]\d+)*[%‰°$€£¥]?")  # noqa: RUF001 - signs and marks of numbers
-WORD = re.compile(r"\S+")
 # Punctuation around a word, excluded by tags around the word.
-OPENING, CLOSING = "([\"'«„“‘¿¡‹", ".,;:!?…)]\"'»“”‘’›。、，！？"  # noqa: RUF001 - quotes of other scripts
+OPENING, CLOSING = "([\"'«„“‘¿¡‹「『（", ".,;:!?…)]\"'»“”‘’›。、，！？」』）"  # noqa: RUF001 - quotes of other scripts
+# A word: what white space separates, or a letter of a script without spaces, with the punctuation around it.
+_LETTER = rf"[{re.escape(OPENING)}]{{0,3}}[{UNSPACED}]"
+WORD = re.compile(rf"{_LETTER}[{re.escape(CLOSING)}]*|(?:(?!{_LETTER})\S)+")
+
+
+def word_spans(text: str) -> list[tuple[int, int]]:
+    """Return the character spans of the words that tags can enclose: what white space separates, or a Chinese or Japanese letter.
+
+    Example:
+        >>> word_spans("a dog: 「狗」。")
+        [(0, 1), (2, 6), (7, 11)]
+    """
+    spans = [match.span() for match in WORD.finditer(text)]
+    if len(spans) < 2 or not any(before == start for (_, before), (start, _) in pairwise(spans)):
+        return spans
+    whole = [match.span() for match in FIXED.finditer(text)]
+    found: list[tuple[int, int]] = []
+    for start, end in spans:
+        at = bisect_right(whole, start, key=lambda span: span[0]) - 1
+        if found and found[-1][1] == start and at >= 0 and whole[at][0] < start < whole[at][1]:
+            found[-1] = (found[-1][0], end)  # inside a placeholder or an address
+        else:
+            found.append((start, end))
+    return found
 
 
 class TagPair(NamedTuple):
@@ -76,7 +103,7 @@ class MarkedLine(NamedTuple):
     """A line without its tags, and the markup for its translation.
 
     Attributes:
-        plain: the text for the model; links count its white-space separated words.
+        plain: the text for the model; links count its words, see `word_spans`.
         words: number of words.
         pairs: tags around words, in the order of their opening tags.
         empty: tags without words, in order.
@@ -123,7 +150,7 @@ def split_markup(line: str) -> MarkedLine:
     tags = [match for match in found if match["tag"]]
     partner = _partners(tags)
     plain, verbatim, places, fixed = _plain_text(line, found, partner)
-    spans = [match.span() for match in WORD.finditer(plain)]
+    spans = word_spans(plain)
     starts, ends = [start for start, _ in spans], [end for _, end in spans]
     pairs: list[TagPair] = []
     empty: list[EmptyTag] = []
@@ -166,7 +193,7 @@ def place_markup(line: MarkedLine, target: str, links: AbstractSet[tuple[int, in
     Args:
         line: see `split_markup`.
         target: the translation of `line.plain`.
-        links: (target, source) word numbers, from 0.
+        links: (target, source) word numbers, from 0; see `word_spans`.
 
     Example:
         >>> line = split_markup("a <b>red</b> ball")
@@ -209,9 +236,8 @@ def place_markup(line: MarkedLine, target: str, links: AbstractSet[tuple[int, in
     for place, text in elsewhere:
         after[place].append((text, False))
     parts = [_written(*parts) for parts in zip(units, before, after, strict=True)]
-    spaces = (" " if not unit.space else unit.space for unit in units)
     # A line break is separation enough.
-    gaps = ["", *(space * (not LINE_END.search(text)) for space, text in zip(list(spaces)[1:], parts[:-1], strict=True))]
+    gaps = ["", *(unit.space * (not LINE_END.search(text)) for unit, text in zip(units[1:], parts[:-1], strict=True))]
     return "".join(gap + text for gap, text in zip(gaps, parts, strict=True))
 
 
@@ -311,8 +337,12 @@ def _units(target: str, links: AbstractSet[tuple[int, int]]) -> list[_Unit]:
     sources: dict[int, set[int]] = {}
     for word, source in links:
         sources.setdefault(word, set()).add(source)
-    found = enumerate(re.findall(r"(\s*)(\S+)", target))
-    return [_Unit(space, text, _core(text), frozenset(sources.get(number, ()))) for number, (space, text) in found]
+    found, before = list[_Unit](), 0
+    for number, (start, end) in enumerate(word_spans(target)):
+        space, text = target[before:start] if before else " ", target[start:end]
+        found.append(_Unit(space, text, _core(text), frozenset(sources.get(number, ()))))
+        before = end
+    return found
 
 
 def _with_opaque(line: MarkedLine, units: list[_Unit]) -> list[_Unit]:

@@ -176,7 +176,8 @@ def _translation_records(
     marked = [split_markup(line.text) if line.keep_tags else None for line in lines]
     plain = [line.text if tags is None else tags.plain for line, tags in zip(lines, marked, strict=True)]
     texts = ["" if lack else text for lack, text in zip(lacks, plain, strict=True)]
-    forced = {"prefixes": [line.prefix for line in lines], "terms": [line.terms for line in lines]}
+    prefixes = [split_markup(line.prefix).plain if line.keep_tags else line.prefix for line in lines]
+    forced = {"prefixes": prefixes, "terms": [line.terms for line in lines]}
     found = translator.translate(texts, decoding=decoding, n_best=decoding.beam_size, need_attention=True, **forced)
     records = [translator.record(line, item) for line, item in zip(texts, found, strict=True)]
     if methods:
@@ -185,7 +186,7 @@ def _translation_records(
         ]
     for number, (tags, item, record) in enumerate(zip(marked, found, records, strict=True)):
         if record is not None and tags is not None:
-            (links,) = find_links(translator.run, [(tags.plain, item.text)])
+            (links,) = find_links(translator.run, [(tags.plain, item.text)], unit="markup")
             records[number] = replace(record, meta={**record.meta, "with tags": place_markup(tags, item.text, links)})
     return [HTTPError(422, lack) if lack else record for lack, record in zip(lacks, records, strict=True)]
 

@@ -299,7 +299,7 @@ class Translator(Predictor[TranslationRun]):
         found = self.translate(plain, decoding=decoding, n_best=n_best, sampling=sampling, prefixes=prefixes, terms=terms)
         places = [(row, rank) for row, line in enumerate(marked) if line.marked for rank in range(len(found[row].texts))]
         pairs = [(marked[row].plain, found[row].part_texts(rank)) for row, rank in places]
-        for (row, rank), links in zip(places, find_part_links(self.run, pairs, poll=self._poll), strict=True):
+        for (row, rank), links in zip(places, find_part_links(self.run, pairs, unit="markup", poll=self._poll), strict=True):
             found[row].texts[rank] = place_markup(marked[row], found[row].texts[rank], links)
         return [
             item._replace(text=item.texts[0] if item.texts else place_markup(line, "", set()))

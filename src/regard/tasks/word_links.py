@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import re
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from itertools import islice
+from itertools import accumulate, islice
 from pathlib import Path
 from typing import Literal, NamedTuple, Self, TextIO
 
@@ -17,6 +18,7 @@ from torch import Tensor
 from regard import ops, progress
 from regard.data.batching import SequenceBatch, collate
 from regard.data.lines import write_files
+from regard.data.markup import word_spans
 from regard.data.parallel import SentencePair
 from regard.data.vocabulary import EOS, TokenizedText
 from regard.errors import CheckpointError, ConfigError, DataError, counted, os_reason, shown
@@ -37,6 +39,8 @@ MAX_TOKENS = 40
 _LINKED_TOGETHER = 64
 
 LinkUnit = Literal["word", "character"]
+MarkupUnit = Literal["markup"]
+"""The words that tags can enclose, see `regard.data.markup.word_spans`."""
 LinkMethod = Literal["attention", "leave-one-out"]
 
 
@@ -67,7 +71,7 @@ def find_links(
     run: TranslationRun,
     pairs: Sequence[SentencePair],
     *,
-    unit: LinkUnit = "word",
+    unit: LinkUnit | MarkupUnit = "word",
     method: LinkMethod = "attention",
     poll: Callable[[], None] | None = None,
 ) -> list[Links]:
@@ -122,29 +126,42 @@ def find_links(
 
 
 def find_part_links(
-    run: TranslationRun, pairs: Sequence[tuple[str, Sequence[str]]], *, poll: Callable[[], None] | None = None
+    run: TranslationRun,
+    pairs: Sequence[tuple[str, Sequence[str]]],
+    *,
+    unit: LinkUnit | MarkupUnit = "word",
+    poll: Callable[[], None] | None = None,
 ) -> list[Links]:
     """Link the words of translations, also of lines translated in parts.
 
     Args:
         run: a loaded run.
         pairs: source lines, and the translations of their parts (`regard.tasks.Translation.part_texts`), which are joined by spaces.
+        unit: see `find_links`.
         poll: see `find_links`.
 
     Returns:
-        For each line a set of (target, source) word numbers of the whole line.
+        For each line a set of (target, source) numbers of the whole line.
     """
     vocabulary, limit = run.vocabularies.source, run.config.data.max_length
     parts = [[line] if len(texts) == 1 else divide_line(line, vocabulary, limit) for line, texts in pairs]
     flat = [(part.strip(), text) for own, (_, texts) in zip(parts, pairs, strict=True) for part, text in zip(own, texts, strict=True)]
-    found, results = iter(find_links(run, flat, poll=poll)), []
+    found, results = iter(find_links(run, flat, unit=unit, poll=poll)), []
     for own, (_, texts) in zip(parts, pairs, strict=True):
         links, target = set(), 0
-        for text, source in zip(texts, first_words(own), strict=True):
+        for text, source in zip(texts, _first_units(own, unit), strict=True):
             links |= {(word + target, linked + source) for word, linked in next(found)}
-            target += len(text.split())
+            target += len(unit_spans(text, unit))
         results.append(links)
     return results
+
+
+def _first_units(parts: list[str], unit: LinkUnit | MarkupUnit) -> list[int]:
+    # The number of the first unit of each part in the whole line.
+    if unit == "word" or len(parts) == 1:
+        return first_words(parts)
+    ends = [end for _, end in unit_spans("".join(parts), unit)]
+    return [bisect_right(ends, size) for size in accumulate(map(len, parts[:-1]), initial=0)]
 
 
 @torch.inference_mode()
@@ -322,13 +339,15 @@ def read_choice(run: TranslationRun) -> LinkAttention | None:
     return found
 
 
-def unit_spans(text: str, unit: LinkUnit) -> list[tuple[int, int]]:
+def unit_spans(text: str, unit: LinkUnit | MarkupUnit) -> list[tuple[int, int]]:
     """Return the character spans that link numbers count: words (what white space separates) or characters.
 
     Example:
         >>> unit_spans("ab c", "word"), len(unit_spans("ab c", "character"))
         ([(0, 2), (3, 4)], 4)
     """
+    if unit == "markup":
+        return word_spans(text)
     return [match.span() for match in re.finditer(r"\S+" if unit == "word" else r"(?s:.)", text)]
 
 
@@ -416,12 +435,12 @@ def _encode(run: TranslationRun, side: int, text: str) -> TokenizedText:
     return run.vocabularies[side].encode(text if text.strip() else "").first(run.config.data.max_length)
 
 
-def _unit_shares(text: str, tokens: TokenizedText, unit: LinkUnit) -> np.ndarray:
+def _unit_shares(text: str, tokens: TokenizedText, unit: LinkUnit | MarkupUnit) -> np.ndarray:
     # Only units of the untruncated text: a line of a million characters has a million others.
     return overlap_shares(unit_spans(text[: tokens.offsets[-1][1]], unit), tokens.offsets)
 
 
-def _unit_links(pair: SentencePair, sides: Sequence[TokenizedText], weights: Tensor, unit: LinkUnit) -> Links:
+def _unit_links(pair: SentencePair, sides: Sequence[TokenizedText], weights: Tensor, unit: LinkUnit | MarkupUnit) -> Links:
     rows, columns = (_unit_shares(text, side, unit) for text, side in zip(reversed(pair), reversed(sides), strict=True))
     return links_from_weights(regroup_weights(weights.double().cpu().numpy(), rows, columns))
 
