@@ -273,6 +273,36 @@ def test_a_mistake_gets_one_line_and_exit_code_2(call, runs, words, message):
     assert not Path("r").exists() or not any(Path("r").iterdir())
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["translate", "{runs}/bpe", "a.txt", "--links", "a.txt"],
+        ["translate", "{runs}/bpe", "b.txt", "--prefix", "a.txt", "--links", "a.txt"],
+        ["translate", "{runs}/bpe", "b.txt", "--links", "same.txt", "--terms", "a.txt"],
+        ["evaluate", "{runs}/bpe", "--source", "a.txt", "--target", "b.txt", "--output", "a.txt"],
+        ["evaluate", "{runs}/bpe", "--source", "b.txt", "--target", "a.txt", "--json", "a.txt"],
+        ["explain", "{runs}/bpe", "--method", "weights", "--source", "a.txt", "--json", "a.txt"],
+    ],
+)
+def test_no_output_replaces_an_input(call, runs, words):
+    for name in ("a.txt", "b.txt"):
+        Path(name).write_text("a b\tb a\n")
+    Path("same.txt").symlink_to("a.txt")
+    answer = call(*(word.replace("{runs}", str(runs)) for word in words))
+    assert (answer.code, Path("a.txt").read_text()) == (2, "a b\tb a\n")
+    assert "is an input of this command, which it would replace" in answer.err
+
+
+def test_links_stay_until_there_are_new_ones(call, runs):
+    Path("old.links").write_text("0-0\n")
+    assert call("translate", runs / "bpe", "nowhere.txt", "--links", "old.links").code == 2
+    assert Path("old.links").read_text() == "0-0\n"
+    assert call("translate", runs / "bpe", "--links", "old.links", stdin=b"").code == 0
+    assert Path("old.links").read_text() == ""
+    assert call("translate", runs / "bpe", "--links", "/dev/null", stdin=b"a b\n").code == 0
+    assert "not standard output" in call("translate", runs / "bpe", "--links", "-", stdin=b"a b\n").err
+
+
 def test_a_folder_that_cannot_be_written_gets_one_line_and_exit_code_2(call, runs, monkeypatch):
     opening = os.open
 

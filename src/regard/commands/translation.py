@@ -23,6 +23,7 @@ from regard.commands.options import (
     Precision,
     RunFolder,
     SecondSource,
+    refuse_overwriting,
 )
 from regard.commands.streaming import PREFIX, SECOND, InputItem, answer_lines, complete_reader, input_chunks, paired_chunks, text_reader
 from regard.commands.terminal import write_message, write_text
@@ -98,6 +99,7 @@ def translate(
         (document and (files or second_source or prefix or links or json_lines or json_input or sample or n_best > 1), DOCUMENT_ALONE),
         (language != "en" and not document, "--language: only with --document"),
     )
+    refuse_overwriting({"--links": links}, [*(files or []), second_source, prefix, terms])
     beginnings, glossary = Beginnings(prefix), Glossary(read_terms(terms)) if terms else None
     translator = Translator.open(run, *(others or []))
     translator.use_images(images, names=second_source)
