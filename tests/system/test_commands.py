@@ -238,6 +238,10 @@ def test_generated_sets_are_written(call):
         (["evaluate", "{runs}/bpe", "--source", "wide.tsv"], "wide.tsv, line 2"),
         (["evaluate", "{runs}/bpe", "--source", "broken.jsonl"], "broken.jsonl, line 2"),
         (["evaluate", "{runs}/bpe", "--source", "three.txt", "--target", "three.txt", "--links", "two.txt"], "two.txt, line 1"),
+        (
+            ["evaluate", "{runs}/bpe", "--source", "three.txt", "--target", "three.txt", "--links", "far.links"],
+            "far.links, line 2: 0-1, but the target has 1 word, numbered from 0",
+        ),
         (["evaluate", "{runs}/bpe", "--source", "empty.txt", "--target", "empty.txt"], "empty.txt"),
         (["train", "translation", "--out", "r"], "no training data"),
         (["train", "translation", "--source", "nowhere.en", "--target", "two.txt", "--out", "r"], "nowhere.en"),
@@ -259,6 +263,7 @@ def test_a_mistake_gets_one_line_and_exit_code_2(call, runs, words, message):
     for name, text in {
         "three.txt": "a\nb\nc\n",
         "two.txt": "x y\nb\n",
+        "far.links": "0-0\n0?1\n0-0\n",
         "wide.tsv": "a\tb\na\tb\tc\n",
         "broken.jsonl": '{"source": "a", "target": "b"}\n{"source"\n',
         "empty.txt": "",

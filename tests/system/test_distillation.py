@@ -34,7 +34,15 @@ def test_a_shortlist_is_learned_stored_and_measured(call: Run, teacher: Path) ->
     assert len(short.out.splitlines()) == len(plain.out.splitlines())
 
 
-@pytest.mark.parametrize(("line", "message"), [("0:0", "all.links, line 2: expected links"), (None, "19 lines, but")])
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("0:0", "all.links, line 2: expected links"),
+        (None, "19 lines, but"),
+        ("0-0 9-0", "all.links, line 2: 9-0, but the source has 5 words, numbered from 0"),
+        ("0?9", "all.links, line 2: 0-9, but the target has 5 words, numbered from 0"),
+    ],
+)
 def test_bad_links_are_named(call: Run, teacher: Path, tmp_path: Path, line: str | None, message: str) -> None:
     lines = ["0-0"] * 20
     lines[1:2] = [] if line is None else [line]

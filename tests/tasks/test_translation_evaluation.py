@@ -101,7 +101,7 @@ def test_attention_on_the_right_unit_has_no_alignment_error(
     links = {(row, column) for row, column in sure}
     scores = evaluate_translation(subject, [(source, target)], links=KnownLinks([links], [links], unit)).scores  # type: ignore[arg-type]
     assert {score.name: score.value for score in scores}["AER"] == 0.0
-    wrong = {(row, column + 1) for row, column in sure}
+    wrong = {(row, sure[1 - number][1]) for number, (row, _) in enumerate(sure)}
     scores = evaluate_translation(subject, [(source, target)], links=KnownLinks([wrong], [wrong], unit)).scores  # type: ignore[arg-type]
     assert {score.name: score.value for score in scores}["AER"] == 100.0
 

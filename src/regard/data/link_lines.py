@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
-from regard.errors import DataError, shown
+from regard.errors import DataError, counted, shown
 
 
 def parse_links(line: str, where: str) -> tuple[set[tuple[int, int]], set[tuple[int, int]]]:
@@ -35,3 +36,27 @@ def parse_links(line: str, where: str) -> tuple[set[tuple[int, int]], set[tuple[
         if match[2] == "-":
             sure.add(link)
     return sure, possible
+
+
+def check_links(links: Iterable[tuple[int, int]], counts: tuple[int, int], unit: str, where: str) -> None:
+    """Check that links are within their pair.
+
+    Args:
+        links: (target, source) numbers from 0.
+        counts: number of units of the target and of the source.
+        unit: what the numbers count, for errors.
+        where: file and line, for errors.
+
+    Raises:
+        DataError: a number is outside.
+
+    Example:
+        >>> check_links({(0, 2)}, (1, 2), "word", "test.links, line 1")
+        Traceback (most recent call last):
+            ...
+        regard.errors.DataError: test.links, line 1: 2-0, but the source has 2 words, numbered from 0
+    """
+    for link in sorted(links):
+        for place, side, count in zip(link, ("target", "source"), counts, strict=True):
+            if place >= count:
+                raise DataError(f"{where}: {link[1]}-{link[0]}, but the {side} has {counted(count, unit)}, numbered from 0")

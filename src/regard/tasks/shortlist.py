@@ -41,10 +41,12 @@ class ShortlistCounts:
         run: a loaded run, whose vocabularies the shortlist is of.
 
     Raises:
-        ConfigError: a model of two inputs.
+        ConfigError: a model of two inputs, or one that copies, which cannot use a shortlist.
     """
 
     def __init__(self, run: TranslationRun) -> None:
+        if run.config.model.copy_attention:
+            raise ConfigError("shortlist: not with model.copy_attention, which needs the probabilities of all tokens")
         if run.config.second is not None:
             raise ConfigError("shortlist: the model reads two inputs; it needs one")
         self._run = run

@@ -10,13 +10,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from regard.config import TranslationConfig
-from regard.data.link_lines import parse_links
+from regard.data.link_lines import check_links, parse_links
 from regard.data.parallel import file_digest
 from regard.data.shards import ParallelText
 from regard.data.token_arrays import FlatTokens
 from regard.data.token_cache import new_cache, open_cache
 from regard.data.vocabulary import TokenizedText
-from regard.errors import DataError, counted
 from regard.progress import stage
 from regard.tasks.translation_run import Vocabularies, open_translation_run
 from regard.tasks.word_links import LinkUnit, format_links, link_pairs, linked_tokens, unit_spans
@@ -102,11 +101,7 @@ class TrainingLinks(ABC):
     def _token_links(self, pair: LinkedPair, source: TokenizedText, target: TokenizedText) -> list[int]:
         where = self.where(pair.number)
         _, links = parse_links(pair.links, where)
-        counts = [len(unit_spans(text, self.unit)) for text in (pair.target, pair.source)]
-        for link in sorted(links):
-            for place, side, count in zip(link, ("target", "source"), counts, strict=True):
-                if place >= count:
-                    raise DataError(f"{where}: {link[1]}-{link[0]}, but the {side} has {counted(count, self.unit)}, numbered from 0")
+        check_links(links, (len(unit_spans(pair.target, self.unit)), len(unit_spans(pair.source, self.unit))), self.unit, where)
         return linked_tokens((pair.source, pair.target), links, (source, target), self.unit).reshape(-1).tolist()
 
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from regard import progress
 from regard.config import DecodingConfig
 from regard.data.lines import read_lines
-from regard.data.link_lines import parse_links
+from regard.data.link_lines import check_links, parse_links
 from regard.data.parallel import SentencePair
 from regard.errors import DataError, counted
 from regard.metrics import Comparison, Score, alignment_error_rate, bleu, bleu_by_length, chrf, exact_match
@@ -19,7 +19,7 @@ from regard.metrics.alignment import Links
 from regard.tasks.translation_prediction import Translator
 from regard.tasks.translation_training import encode_corpus, translation_likelihood
 from regard.tasks.unknown_tokens import UnknownTokenWarning
-from regard.tasks.word_links import LinkUnit, find_links, read_choice
+from regard.tasks.word_links import LinkUnit, find_links, read_choice, unit_spans
 
 # The longest source, in words, of each row of BLEU by length but the last.
 LENGTH_EDGES = (8, 11, 14, 18)
@@ -28,11 +28,12 @@ TOKENIZED_LINES = 100
 
 
 class KnownLinks(NamedTuple):
-    """Known alignments: for each sentence pair sets of (target, source) numbers; sure links are possible too."""
+    """Known alignments: for each sentence pair sets of (target, source) numbers; sure links are possible too. `name`: of the file."""
 
     sure: list[Links]
     possible: list[Links]
     unit: LinkUnit
+    name: str = "links"
 
 
 class Evaluation(NamedTuple):
@@ -120,7 +121,7 @@ def read_links(path: str | Path, unit: LinkUnit) -> KnownLinks:
     Raises:
         DataError: a link that is not of this form.
     """
-    known = KnownLinks([], [], unit)
+    known = KnownLinks([], [], unit, str(path))
     for number, line in enumerate(read_lines(path), start=1):
         sure, possible = parse_links(line, f"{path}, line {number}")
         known.sure.append(sure)
@@ -133,6 +134,9 @@ def _alignment_error(translator: Translator, pairs: Sequence[SentencePair], know
         raise DataError(f"links: {counted(len(known.sure), 'line')}, but {counted(len(pairs), 'sentence pair')}")
     if not translator.run.model.attends:
         raise DataError("links: this model has no attention to compare them with")
+    for number, ((source, target), links) in enumerate(zip(pairs, known.possible, strict=True), start=1):
+        counts = (len(unit_spans(target, known.unit)), len(unit_spans(source, known.unit)))
+        check_links(links, counts, known.unit, f"{known.name}, line {number}")
     found = []
     for chosen, links in zip(find_links(translator.run, pairs, unit=known.unit), known.possible, strict=True):
         # Characters without any known source (a hyphen in a date) are not judged.
