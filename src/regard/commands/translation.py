@@ -119,8 +119,7 @@ def translate(
         _translate_document(translator, document, language, decoding, glossary)
         return
     sampling = _sampling(seed, temperature=temperature, top_k=top_k, top_p=top_p, num_samples=n_best) if sample else None
-    started, tokens = time.perf_counter(), 0
-    unknown = UnknownTokenWarning(translator.run.vocabularies.source.kind)
+    started, tokens, unknown = time.perf_counter(), 0, UnknownTokenWarning(translator.run.vocabularies.source.kind)
 
     def show(number: int, answer: _Answer) -> str:
         nonlocal tokens
