@@ -99,6 +99,13 @@ def test_a_line_without_markup_is_left_alone() -> None:
         ("7 a", "A", {(0, 1)}, "7 A"),
         ("a 15, 5", "A 15 5", set(), "A 15 5"),
         ("in ٣ years", "3 Jahre", {(0, 1), (1, 2)}, "3 Jahre"),
+        ("5 a", "555. A", {(0, 0), (1, 1)}, "5. A"),
+        # An entity that the source has inside another word, too, is no copy too many.
+        ("a &amp; b&amp;c", "A &amp; B&amp;C", {(0, 0), (1, 1), (2, 2)}, "A &amp; B&amp;C"),
+        ("{x} a {x}!", "{x} {x} {x} A {x}!", {(0, 0), (3, 1), (4, 2)}, "{x} A {x}!"),
+        # A pair around all words, but not around the full stop; around all of the line.
+        ("<b>a b</b>.", "B A.", {(0, 1), (1, 0)}, "<b>B A</b>."),
+        ("<i><b>a</b></i>", "A.", {(0, 0)}, "<i><b>A.</b></i>"),
     ],
 )
 def test_markup_goes_where_the_links_say(line: str, target: str, links: set[tuple[int, int]], expected: str) -> None:

@@ -238,6 +238,10 @@ def test_generated_sets_are_written(call):
         (["evaluate", "{runs}/bpe", "--source", "wide.tsv"], "wide.tsv, line 2"),
         (["evaluate", "{runs}/bpe", "--source", "broken.jsonl"], "broken.jsonl, line 2"),
         (["evaluate", "{runs}/bpe", "--source", "three.txt", "--target", "three.txt", "--links", "two.txt"], "two.txt, line 1"),
+        (
+            ["evaluate", "{runs}/bpe", "--source", "three.txt", "--target", "three.txt", "--links", "far.links"],
+            "far.links, line 2: 0-1, but the target has 1 word, numbered from 0",
+        ),
         (["evaluate", "{runs}/bpe", "--source", "empty.txt", "--target", "empty.txt"], "empty.txt"),
         (["train", "translation", "--out", "r"], "no training data"),
         (["train", "translation", "--source", "nowhere.en", "--target", "two.txt", "--out", "r"], "nowhere.en"),
@@ -259,6 +263,7 @@ def test_a_mistake_gets_one_line_and_exit_code_2(call, runs, words, message):
     for name, text in {
         "three.txt": "a\nb\nc\n",
         "two.txt": "x y\nb\n",
+        "far.links": "0-0\n0?1\n0-0\n",
         "wide.tsv": "a\tb\na\tb\tc\n",
         "broken.jsonl": '{"source": "a", "target": "b"}\n{"source"\n',
         "empty.txt": "",
@@ -271,6 +276,35 @@ def test_a_mistake_gets_one_line_and_exit_code_2(call, runs, words, message):
     assert answer.err.count("\n") == 1
     assert answer.err.startswith("regard: error: ")
     assert not Path("r").exists() or not any(Path("r").iterdir())
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["translate", "{runs}/bpe", "a.txt", "--links", "a.txt"],
+        ["translate", "{runs}/bpe", "b.txt", "--prefix", "a.txt", "--links", "a.txt"],
+        ["translate", "{runs}/bpe", "b.txt", "--links", "same.txt", "--terms", "a.txt"],
+        ["evaluate", "{runs}/bpe", "--source", "a.txt", "--target", "b.txt", "--output", "a.txt"],
+        ["evaluate", "{runs}/bpe", "--source", "b.txt", "--target", "a.txt", "--json", "a.txt"],
+        ["explain", "{runs}/bpe", "--method", "weights", "--source", "a.txt", "--json", "a.txt"],
+    ],
+)
+def test_no_output_replaces_an_input(call, runs, words):
+    for name in ("a.txt", "b.txt"):
+        Path(name).write_text("a b\tb a\n")
+    Path("same.txt").symlink_to("a.txt")
+    answer = call(*(word.replace("{runs}", str(runs)) for word in words))
+    assert (answer.code, Path("a.txt").read_text()) == (2, "a b\tb a\n")
+    assert "is an input of this command, which it would replace" in answer.err
+
+
+def test_links_stay_until_there_are_new_ones(call, runs):
+    Path("old.links").write_text("0-0\n")
+    assert call("translate", runs / "bpe", "nowhere.txt", "--links", "old.links").code == 2
+    assert Path("old.links").read_text() == "0-0\n"
+    assert call("translate", runs / "bpe", "--links", "old.links", stdin=b"").code == 0
+    assert Path("old.links").read_text() == ""
+    assert call("translate", runs / "bpe", "--links", "/dev/null", stdin=b"a b\n").code == 0
 
 
 def test_a_folder_that_cannot_be_written_gets_one_line_and_exit_code_2(call, runs, monkeypatch):

@@ -44,7 +44,15 @@ def test_a_model_without_attention_needs_links(call: Run, tmp_path: Path) -> Non
     assert call("shortlist", run, *files, "--links", tmp_path / "all.links").code == 0
 
 
-@pytest.mark.parametrize(("line", "message"), [("0:0", "all.links, line 2: expected links"), (None, "19 lines, but")])
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("0:0", "all.links, line 2: expected links"),
+        (None, "19 lines, but"),
+        ("0-0 9-0", "all.links, line 2: 9-0, but the source has 5 words, numbered from 0"),
+        ("0?9", "all.links, line 2: 0-9, but the target has 5 words, numbered from 0"),
+    ],
+)
 def test_bad_links_are_named(call: Run, teacher: Path, tmp_path: Path, line: str | None, message: str) -> None:
     lines = ["0-0"] * 20
     lines[1:2] = [] if line is None else [line]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -82,9 +83,17 @@ def test_too_few_pairs_are_no_calibration() -> None:
     assert calibrate_on(translator(), list(zip(TEXTS, TEXTS, strict=True))) is None
 
 
-@pytest.mark.parametrize(
-    "text", ["{", "[]", '{"mean": []}', json.dumps({**FLAT._asdict(), "curve": []}), json.dumps({**FLAT._asdict(), "mean": "x"})]
-)
+WRONG: list[dict[str, Any]] = [
+    {"curve": []},
+    {"mean": "x"},
+    {"scale": [0.0] * 6},
+    {"mean": [0.0]},
+    {"bias": None},
+    {"weights": [1e999] * 6},
+]
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"mean": []}', *(json.dumps({**FLAT._asdict(), **part}) for part in WRONG)])
 def test_a_damaged_file_is_named(tmp_path: Path, text: str) -> None:
     (tmp_path / FILE).write_text(text)
     with pytest.raises(CheckpointError, match=r"confidence\.json: damaged"):

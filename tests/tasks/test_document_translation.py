@@ -57,6 +57,19 @@ def test_a_language_is_a_code(language: str) -> None:
         translate_document(translator(), "I see.", "a.txt", language=language)
 
 
+@pytest.mark.parametrize(
+    ("document", "asked", "expected"),
+    [
+        ("One. Two.[^a]\n", ["One.", "Two."], "ONE. TWO.[^a]\n"),
+        ("One. \U0001f600 12. https://a.b/c\n", ["One."], "ONE. \U0001f600 12. https://a.b/c\n"),
+    ],
+)
+def test_a_sentence_without_letters_is_kept(shouting: tuple[Translator, list[str]], document: str, asked: list[str], expected: str) -> None:
+    model, lines = shouting
+    found = translate_document(model, document, "a.md")
+    assert (lines, found.text, found.sentences) == (asked, expected, len(asked))
+
+
 def test_tags_stay_with_their_sentence() -> None:
     assert split_sentences("<b>One two.</b> <i>Three four.</i>") == ["<b>One two.</b> ", "<i>Three four.</i>"]
     assert "".join(split_sentences("<br/>")) == "<br/>"

@@ -76,6 +76,7 @@ def _blocks(source: Path, target: Path | None, links: Path | None) -> Iterator[t
     from regard.data.lines import stream_lines
     from regard.data.link_lines import parse_links
     from regard.data.shards import ParallelText
+    from regard.tasks.word_links import check_links
 
     text = ParallelText(str(source), None if target is None else str(target))
     if links is not None:
@@ -84,7 +85,11 @@ def _blocks(source: Path, target: Path | None, links: Path | None) -> Iterator[t
     while block := list(islice(pairs, _BLOCK)):
         own: list[Links] | None = None
         if lines is not None:
-            own = [parse_links(line, f"{links}, line {number}")[1] for number, line in islice(lines, len(block))]
+            own = []
+            for (number, line), (left, right) in zip(islice(lines, len(block)), block, strict=True):
+                where = f"{links}, line {number}"
+                own.append(parse_links(line, where)[1])
+                check_links(own[-1], (left, right), "word", where, setting=None)
         yield block, own
 
 

@@ -11,7 +11,18 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from regard import progress
-from regard.commands.options import BatchSize, Beam, EnsembleRuns, LengthPenalty, LinkUnit, MaxLength, Precision, RunFolder, refuse
+from regard.commands.options import (
+    BatchSize,
+    Beam,
+    EnsembleRuns,
+    LengthPenalty,
+    LinkUnit,
+    MaxLength,
+    Precision,
+    RunFolder,
+    refuse,
+    refuse_overwriting,
+)
 from regard.commands.scoring import pair_columns
 from regard.commands.streaming import WORKER
 from regard.commands.terminal import write_line
@@ -107,6 +118,8 @@ def evaluate(
         _evaluate_shards(run, task, given)
     if given[needed] is None:
         raise ConfigError(f"{needed}: needed, to measure a run of the task {task}")
+    read = [source, target, second_source, links, captions, frequencies, features, regions, examples, text]
+    refuse_overwriting({"--json": json_file, "--output": output}, read)
     report, outputs = _measure(run, task, given)
     contents = {}
     if json_file is not None:

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from regard.commands.options import LinkUnit, RunFolder, refuse
+from regard.commands.options import LinkUnit, RunFolder, refuse, refuse_overwriting
 from regard.commands.terminal import write_line
 from regard.errors import ConfigError, counted
 from regard.strict_json import dump_json
@@ -43,6 +43,7 @@ def explain(
     With --method: by one method or all of them, and with --faithfulness how faithful each is to the model. Without: a classifier by its
     attention, that is the most attended words of each label, the overlap of the hops, and whether the attended words decide the label.
     """
+    refuse_overwriting({"--json": json_file, "--output": output}, [examples, source, target, faithfulness, links, regions])
     if method is None:
         given = {"--source": source, "--target": target, "--faithfulness": faithfulness, "--links": links, "--regions": regions}
         refuse(given, "goes with --method NAME, or --method all")

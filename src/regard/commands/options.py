@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+import stat
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -63,3 +66,25 @@ def refuse(options: Mapping[str, object], reason: str) -> None:
     """
     if given := [name for name, value in options.items() if value is not None]:
         raise ConfigError(f"{', '.join(given)}: {reason}")
+
+
+def refuse_overwriting(outputs: Mapping[str, Path | None], inputs: Iterable[str | Path | None]) -> None:
+    """Refuse output files that are inputs of the command, which would be lost; standard input redirected from a file is one.
+
+    Args:
+        outputs: files to write, by option.
+        inputs: files to read; None, patterns and names that are no file do not count.
+
+    Raises:
+        ConfigError: the message names the option and the file.
+    """
+    read = [os.stat(path) for path in inputs if path is not None and os.path.isfile(path)]
+    with suppress(OSError):  # a closed standard input
+        read.append(os.fstat(0))
+    for option, path in outputs.items():
+        if path is None:
+            continue
+        if str(path) == "-":
+            raise ConfigError(f"{option} -: expected a file, not standard output")
+        if path.is_file() and any(stat.S_ISREG(found.st_mode) and os.path.samestat(found, path.stat()) for found in read):
+            raise ConfigError(f"{option} {path}: is an input of this command, which it would replace")

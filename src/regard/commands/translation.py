@@ -23,6 +23,7 @@ from regard.commands.options import (
     Precision,
     RunFolder,
     SecondSource,
+    refuse_overwriting,
 )
 from regard.commands.streaming import PREFIX, SECOND, InputItem, answer_lines, complete_reader, input_chunks, paired_chunks, text_reader
 from regard.commands.terminal import write_message, write_text
@@ -98,6 +99,7 @@ def translate(
         (document and (files or second_source or prefix or links or json_lines or json_input or sample or n_best > 1), DOCUMENT_ALONE),
         (language != "en" and not document, "--language: only with --document"),
     )
+    refuse_overwriting({"--links": None if links == Path("-") else links}, [*(files or []), second_source, prefix, terms])
     beginnings, glossary = Beginnings(prefix), Glossary(read_terms(terms)) if terms else None
     translator = Translator.open(run, *(others or []))
     translator.use_images(images, names=second_source)
@@ -117,8 +119,7 @@ def translate(
         _translate_document(translator, document, language, decoding, glossary)
         return
     sampling = _sampling(seed, temperature=temperature, top_k=top_k, top_p=top_p, num_samples=n_best) if sample else None
-    started, tokens = time.perf_counter(), 0
-    unknown = UnknownTokenWarning(translator.run.vocabularies.source.kind)
+    started, tokens, unknown = time.perf_counter(), 0, UnknownTokenWarning(translator.run.vocabularies.source.kind)
 
     def show(number: int, answer: _Answer) -> str:
         nonlocal tokens

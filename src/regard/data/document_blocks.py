@@ -52,6 +52,16 @@ def unused(mark: str, text: str) -> str:
     return next(name for name in (mark * number for number in count(1)) if not re.search(rf"(?:</?|{{){re.escape(name)}\d", text))
 
 
+def has_letters(text: str) -> bool:
+    """Return whether a text has letters outside tags, placeholders and addresses, and so something to translate.
+
+    Example:
+        >>> has_letters("a ball"), has_letters("<b>{~1}</b> 12 https://example.org")
+        (True, False)
+    """
+    return re.search(r"[^\W\d_]", MARKUP.sub("", text)) is not None
+
+
 def block_parts(text: str, stands_for: dict[str, str] | None = None, *, width: int = 0, escapes: str = "") -> Iterator[Part]:
     """Return a block, and the white space around it, which is kept; text without letters is kept whole.
 
@@ -60,7 +70,7 @@ def block_parts(text: str, stands_for: dict[str, str] | None = None, *, width: i
         ([' ', Block(text='a ball', stands_for={}, width=0, escapes=''), ' '], [' 12 '])
     """
     stands_for = stands_for or {}
-    if not re.search(r"[^\W\d_]", MARKUP.sub("", text)):
+    if not has_letters(text):
         yield Block(text, stands_for).finish(text) if stands_for else text
         return
     inner = text.strip()

@@ -168,6 +168,8 @@ def split_markup(line: str) -> MarkedLine:
             text = plain[place : places[other]].strip()
             around.append(len(pairs))
             inside = (text[0] not in OPENING, text[-1] not in CLOSING)
+            if text == plain.strip():  # all of the translation, too
+                inside = (False, False)
             pairs.append(TagPair(tag[0], tags[other][0], first, last, inside, parent))
             continue
         done, word, end = other, bisect_left(starts, place) - 1, tags[other].end()
@@ -228,10 +230,10 @@ def place_markup(line: MarkedLine, target: str, links: AbstractSet[tuple[int, in
     order = sorted(range(len(ranges)), key=lambda number: (ranges[number][0], -ranges[number][1], number))
     before[0] += [(text, False) for text in leading.get(-1, ())]
     for number in order:
-        opened = [(line.pairs[number].opening, line.pairs[number].inside[0] and not _whole(line, line.pairs[number]))]
+        opened = [(line.pairs[number].opening, line.pairs[number].inside[0])]
         before[ranges[number][0]] += opened + [(text, False) for text in leading.get(number, ())]
     for number in reversed(order):
-        closing = [(line.pairs[number].closing, line.pairs[number].inside[1] and not _whole(line, line.pairs[number]))]
+        closing = [(line.pairs[number].closing, line.pairs[number].inside[1])]
         after[ranges[number][1]] += [(text, False) for text in trailing.get(number, ())] + closing
     for place, text in elsewhere:
         after[place].append((text, False))
@@ -357,24 +359,37 @@ def _with_opaque(line: MarkedLine, units: list[_Unit]) -> list[_Unit]:
             missing.append(word)
             continue
         first, last = units[run[0]], units[run[1]]
-        start, end = (first.text.index(seen), first.text.index(seen) + len(seen)) if seen in first.text else (first.core[0], last.core[1])
+        # Of a number the whole one that the model wrote, such as 555 for 5.
+        part = (word in line.numbers and _number(first.text)) or seen
+        start, end = (first.text.index(part), first.text.index(part) + len(part)) if part in first.text else (first.core[0], last.core[1])
         text = first.text[:start] + verbatim + last.text[end:]
         unit = _Unit(first.space, text, (start, start + len(verbatim)), frozenset({word}), True)
         units = [*units[: run[0]], unit, *units[run[1] + 1 :]]
-    copies = {seen for word, (seen, _) in line.opaque.items() if word not in line.numbers}
-    kept: list[_Unit] = []
-    for unit in units:
-        text = unit.text
-        while not unit.opaque and (again := next((seen for seen in copies if seen in text), None)):
-            text = text.replace(again, "")  # the model generated it more than once
-        if text.strip(OPENING + CLOSING) or text == unit.text:
-            kept.append(unit if text == unit.text else unit._replace(text=text, core=_core(text)))
+    kept = _without_copies(line, units)
     gaps: dict[int, list[_Unit]] = {}
     for word in missing:
         near, left = _nearest(word, word, kept)
         verbatim = line.opaque[word][1]
         gaps.setdefault(near + left, []).append(_Unit(" ", verbatim, (0, len(verbatim)), frozenset({word}), True))
     return [unit for number in range(len(kept) + 1) for unit in (*gaps.get(number, ()), *kept[number : number + 1])]
+
+
+def _without_copies(line: MarkedLine, units: Sequence[_Unit]) -> list[_Unit]:
+    # Without the copies of opaque words that the model generated too often; text may hold them where the source text does (AT&amp;T).
+    words = line.plain.split()
+    texts = [word.replace(line.opaque[number][0], "", 1) if number in line.opaque else word for number, word in enumerate(words)]
+    copies = {seen for word, (seen, _) in line.opaque.items() if word not in line.numbers}
+    spare = {seen: sum(text.count(seen) for text in texts) for seen in copies}
+    kept: list[_Unit] = []
+    for unit in units:
+        text = unit.text
+        for seen in sorted(copies, key=len, reverse=True) if not unit.opaque else ():
+            more = max(0, text.count(seen) - spare[seen])
+            spare[seen] -= text.count(seen) - more
+            text = text.replace(seen, "", more)
+        if text.strip(OPENING + CLOSING) or text == unit.text:
+            kept.append(unit if text == unit.text else unit._replace(text=text, core=_core(text)))
+    return kept
 
 
 def _with_numbers(line: MarkedLine, units: list[_Unit]) -> tuple[list[_Unit], set[int]]:

@@ -140,7 +140,10 @@ def read_calibration(folder: Path) -> Calibration | None:
     try:
         read: dict[str, Any] = parse_json(path.read_bytes())
         found = Calibration(**{**read, "curve": [(float(place), float(value)) for place, value in read["curve"]]})
-        found.expect([-1.0], 1)
+        numbers = [*found.mean, *found.scale, *found.weights, found.bias, *(number for point in found.curve for number in point)]
+        sizes = {len(found.mean), len(found.scale), len(found.weights)} == {len(FEATURES)}
+        if not (sizes and found.curve and all(map(math.isfinite, numbers)) and min(found.scale) > 0):
+            raise ValueError(f"expected {len(FEATURES)} features with positive scales, and a curve")
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise CheckpointError(f"{path}: damaged ({shown(str(error))}); remove it to do without a confidence") from error
     return found

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import importlib
 import re
-from collections.abc import Sequence
-from itertools import pairwise
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from regard.config import DecodingConfig
-from regard.data.document_blocks import Block
+from regard.data.document_blocks import Block, has_letters
 from regard.data.documents import read_document
 from regard.data.markup import TAG, split_markup
 from regard.data.scripts import UNSPACED, UNSPACED_PUNCTUATION
@@ -118,22 +117,26 @@ def translate_document(
         raise ConfigError(f"--language: {shown(language)}, expected a code of two or three letters, such as de")
     parts = read_document(text, name)
     sentences = [split_sentences(part.text, language) if isinstance(part, Block) else [] for part in parts]
-    lines = [sentence.strip() for own in sentences for sentence in own]
+    lines = [sentence.strip() for own in sentences for sentence in own if has_letters(sentence)]
     ask = translator.translate_tagged if _needs_links(translator, lines, name) else translator.translate
     answers = ask(lines, decoding=decoding, terms=terms)
     divided = [(line, len(item.parts)) for line, item in zip(lines, answers, strict=True) if item.parts]
-    left, written = iter(answers), list[str]()
+    left, written = (item.text for item in answers), list[str]()
     for part, own in zip(parts, sentences, strict=True):
-        joined = _join([next(left).text for _ in own])
-        written.append(part.finish(joined) if isinstance(part, Block) else part)
+        written.append(part.finish(_joined(own, left)) if isinstance(part, Block) else part)
     return DocumentTranslation("".join(written), len(lines), divided)
 
 
-def _join(sentences: Sequence[str]) -> str:
-    parts = sentences[:1]
-    for before, after in pairwise(sentences):
-        parts = [*parts, "" if _unspaced(before[-1:]) and _unspaced(after[:1]) else " ", after]
-    return "".join(parts)
+def _joined(sentences: Sequence[str], translations: Iterator[str]) -> str:
+    # A sentence without letters, such as a reference to a footnote, is kept, and stays at the one before it.
+    text, beside = "", True
+    for sentence in sentences:
+        kept = not has_letters(sentence)
+        said = sentence.strip() if kept else next(translations)
+        close = (kept and beside) or (_unspaced(text[-1:]) and _unspaced(said[:1]))
+        text += " " * (bool(text) and not close) + said
+        beside = not sentence[-1:].isspace()
+    return text
 
 
 def _unspaced(letter: str) -> bool:

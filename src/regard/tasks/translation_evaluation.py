@@ -28,11 +28,12 @@ TOKENIZED_LINES = 100
 
 
 class KnownLinks(NamedTuple):
-    """Known alignments: for each sentence pair sets of (target, source) numbers; sure links are possible too."""
+    """Known alignments: for each sentence pair sets of (target, source) numbers; sure links are possible too. `name`: of the file."""
 
     sure: list[Links]
     possible: list[Links]
     unit: LinkUnit
+    name: str = "links"
 
 
 class Evaluation(NamedTuple):
@@ -122,7 +123,7 @@ def read_links(path: str | Path, unit: LinkUnit) -> KnownLinks:
     Raises:
         DataError: a link that is not of this form.
     """
-    known = KnownLinks([], [], unit)
+    known = KnownLinks([], [], unit, str(path))
     for number, line in enumerate(read_lines(path), start=1):
         sure, possible = parse_links(line, f"{path}, line {number}")
         known.sure.append(sure)
@@ -136,7 +137,7 @@ def _check_known(translator: Translator, pairs: Sequence[SentencePair], known: K
     if not translator.run.model.attends:
         raise DataError("links: this model has no attention to compare them with")
     for number, (pair, links) in enumerate(zip(pairs, known.possible, strict=True), start=1):
-        check_links(links, pair, known.unit, f"links, line {number}")
+        check_links(links, pair, known.unit, f"{known.name}, line {number}")
 
 
 def _alignment_error(translator: Translator, pairs: Sequence[SentencePair], known: KnownLinks) -> Score:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import stat
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
@@ -205,29 +207,37 @@ class LinksFile:
     """Context manager that writes links to a file, one line per line of the input, each as it is found.
 
     Args:
-        path: the file; existing content is replaced. None: nothing is written.
+        path: the file; existing content is replaced when the first links are there. None: nothing is written.
 
     Raises:
         DataError: the file cannot be written.
     """
 
     def __init__(self, path: Path | None) -> None:
-        self._lines = 0
+        self._lines, self._kept = 0, True
         self._file: TextIO | None = None
         if path is None:
             return
         try:
-            self._file = open(path, "w", encoding="utf-8", buffering=1)  # noqa: SIM115 - closed by `__exit__`
+            self._file = open(path, "a", encoding="utf-8", buffering=1)  # noqa: SIM115 - closed by `__exit__`
         except OSError as error:
             raise DataError(f"{path}: cannot be written ({os_reason(path, error)})") from error
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, error: object, *_: object) -> None:
         if self._file is not None:
             with suppress(OSError):  # what could not be written is an error already
+                if error is None:
+                    self._replace(self._file)
                 self._file.close()
+
+    def _replace(self, file: TextIO) -> None:
+        # Not before there are links: an error of the input keeps the old ones.
+        if self._kept and stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            file.truncate(0)
+        self._kept = False
 
     def write(self, number: int, links: Links | None) -> None:
         """Write the links of line `number`, from 1; lines that were left out since the last call, which have no answer, are empty.
@@ -251,6 +261,7 @@ class LinksFile:
         if self._file is None:
             return
         try:
+            self._replace(self._file)
             self._file.write(text)
         except OSError as error:
             raise DataError(f"{self._file.name}: cannot be written ({os_reason(self._file.name, error)})") from error
@@ -351,7 +362,9 @@ def unit_spans(text: str, unit: LinkUnit | MarkupUnit) -> list[tuple[int, int]]:
     return [match.span() for match in re.finditer(r"\S+" if unit == "word" else r"(?s:.)", text)]
 
 
-def check_links(links: Iterable[tuple[int, int]], pair: SentencePair, unit: LinkUnit, where: str, *, setting: str = "--link-unit ") -> None:
+def check_links(
+    links: Iterable[tuple[int, int]], pair: SentencePair, unit: LinkUnit, where: str, *, setting: str | None = "--link-unit "
+) -> None:
     """Check that known links stay within their pair.
 
     Args:
@@ -359,7 +372,7 @@ def check_links(links: Iterable[tuple[int, int]], pair: SentencePair, unit: Link
         pair: (source, target).
         unit: what the numbers count.
         where: file and line, for errors.
-        setting: the option for the unit, to be followed by its value.
+        setting: the option for the unit, to be followed by its value; None: there is none.
 
     Raises:
         DataError: a number is outside the pair, as those of characters often are where words are counted.
@@ -374,7 +387,7 @@ def check_links(links: Iterable[tuple[int, int]], pair: SentencePair, unit: Link
     for link in sorted(links):
         for place, side, count in zip(link, ("target", "source"), counts, strict=True):
             if place >= count:
-                other = f"; for characters: {setting}character" if unit == "word" else ""
+                other = f"; for characters: {setting}character" if unit == "word" and setting else ""
                 raise DataError(f"{where}: {link[1]}-{link[0]}, but the {side} has {counted(count, unit)}, numbered from 0{other}")
 
 
