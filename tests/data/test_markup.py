@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from regard.data.markup import place_markup, split_markup, word_spans
+from regard.data.markup import split_markup, word_spans
+from regard.data.markup_placement import place_markup
 
 WORDS = ["ein", "Hund,", "bellt", "„rot“", "x", "Haus.", "(grün)", "5", "1.000,5", "7%", "<", "&", "{", "%"]
 OPAQUE = ["{name}", "{{x}}", "{{ user name }}", "%s", "%(n)d", "${y}", "https://a.example/b?c=1", "me@x.example", "&amp;", "{a}/{b}"]

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from regard.data.markup import place_markup, split_markup
+from regard.data.markup import split_markup
+from regard.data.markup_placement import place_markup
 from regard.tasks import Translator
 from regard.tasks.forced_text import Glossary, read_terms
 from regard.tasks.translation_run import open_translation_run

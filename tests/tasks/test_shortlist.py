@@ -165,8 +165,3 @@ def test_a_run_without_one_and_an_ensemble_are_refused(tmp_path: Path) -> None:
     both = given(tmp_path, Translator(own.run._replace(model=Ensemble([own.run.model] * 2))), Shortlist([], {}))
     with pytest.raises(ConfigError, match="not in an ensemble"):
         texts(both, shortlist=True)
-
-
-def test_a_model_that_copies_learns_none() -> None:
-    with pytest.raises(ConfigError, match=r"not with model\.copy_attention"):
-        ShortlistCounts(translator("word", model={"copy_attention": True}).run)

@@ -16,12 +16,12 @@ from regard.data.parallel import SentencePair
 from regard.errors import CheckpointError, ConfigError, DataError
 from regard.metrics import links_from_weights
 from regard.tasks import evaluate_translation
+from regard.tasks.links_file import LinksFile
 from regard.tasks.translation_evaluation import KnownLinks
 from regard.tasks.translation_run import TranslationRun, open_ensemble, open_translation_run
 from regard.tasks.word_links import (
     FILE,
     LinkAttention,
-    LinksFile,
     choose_attention,
     find_links,
     format_links,

@@ -34,9 +34,9 @@ if TYPE_CHECKING:
     from regard.decoding import SamplingOptions
     from regard.metrics.alignment import Links
     from regard.tasks.forced_text import Beginnings, Glossary
+    from regard.tasks.links_file import LinksFile
     from regard.tasks.translation_prediction import Translation, Translator
     from regard.tasks.translation_run import TranslationRun
-    from regard.tasks.word_links import LinksFile
 
 commands = typer.Typer()
 DOCUMENT_ALONE = "--document: not with FILE, --second-source, --prefix, --links, --json, --json-input, --sample or --n-best"
@@ -209,7 +209,7 @@ def _questions(
 
 
 def _links_file(path: Path | None, translator: Translator) -> LinksFile:
-    from regard.tasks.word_links import LinksFile
+    from regard.tasks.links_file import LinksFile
 
     if path is not None and not translator.run.model.attends:
         raise ConfigError("links: this model has no attention over the source")

@@ -14,7 +14,8 @@ from regard.config import DecodingConfig, EntailmentConfig, with_options
 from regard.config.captioning import FeaturesConfig
 from regard.data.image_tokens import INLINE
 from regard.data.lines import whole_characters
-from regard.data.markup import place_markup, split_markup
+from regard.data.markup import split_markup
+from regard.data.markup_placement import place_markup
 from regard.data.parallel import join_inputs
 from regard.errors import ConfigError, DataError, counted
 from regard.serve.endpoints import (

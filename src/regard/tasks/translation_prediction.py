@@ -15,7 +15,8 @@ from regard import progress
 from regard.config import DecodingConfig, TranslationConfig
 from regard.data.batching import collate
 from regard.data.lines import single_line
-from regard.data.markup import place_markup, split_markup
+from regard.data.markup import split_markup
+from regard.data.markup_placement import place_markup
 from regard.data.shortlist import Shortlist
 from regard.data.vocabulary import EOS, NAMES, UNK, TokenizedText, Vocabulary
 from regard.decoding import ForcedPhrases, Hypothesis, Phrase, SamplingOptions
