@@ -7,6 +7,7 @@ import pytest
 
 from regard.tasks import record_layers
 from regard.tasks.attention_records import side_by_side
+from regard.tasks.word_links import LinkAttention
 from regard.viewer import AttentionRecord, render_page
 from tests.tasks.tiny import FAMILIES, translator
 
@@ -33,6 +34,18 @@ def test_a_transformer_shows_every_layer_and_head_after_its_alignment() -> None:
     assert (own.query, own.key) == ("target", "written")
     assert list(record.items["written"].tokens) == ["<s>", *record.items["target"].tokens[:-1]]
     assert np.triu(own.weights, 1).max() == 0
+
+
+def test_the_attention_of_word_links_is_named_as_its_map_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    choice = LinkAttention("decoder.layers.1.cross_attention.attention", 1, "reads", 0.5, 7)
+    monkeypatch.setattr(record_layers, "read_choice", lambda _: choice)
+    record = _record(model=FAMILIES["transformer"])
+    assert record.meta["word links"] == "cross 2, head 2, of the step that reads the token"
+    assert "cross 2" in [found.name for found in record.maps]
+    monkeypatch.setattr(record_layers, "read_choice", lambda _: choice._replace(head=None, step="predicts"))
+    assert _record(model=FAMILIES["transformer"]).meta["word links"] == "cross 2, mean of the heads, of the step that predicts the token"
+    monkeypatch.setattr(record_layers, "read_choice", lambda _: None)
+    assert "word links" not in _record(model=FAMILIES["transformer"]).meta
 
 
 def test_areas_come_with_their_spans_and_project_to_the_items_weights() -> None:

@@ -35,6 +35,7 @@ def place_markup(line: MarkedLine, target: str, links: AbstractSet[tuple[int, in
         links: (target, source) word numbers, from 0; see `word_spans`.
 
     Example:
+        >>> from regard.data.markup import split_markup
         >>> line = split_markup("a <b>red</b> ball")
         >>> place_markup(line, "une balle rouge", {(0, 0), (1, 2), (2, 1)})
         'une balle <b>rouge</b>'

@@ -21,6 +21,7 @@ from regard.models import LayerAttention
 from regard.tasks.explained_records import token_alternatives
 from regard.tasks.run_folder import device_of
 from regard.tasks.translation_run import TranslationRun
+from regard.tasks.word_links import read_choice
 from regard.viewer import AreaMap, AttentionMap, AttentionRecord, Grid, Tokens
 from regard.viewer import HypothesisRecord as Shown
 
@@ -87,8 +88,18 @@ def add_layers(
             maps.append(_division(record.maps[0], end))
     if any(each.key == "inputs" for each in maps):
         items["inputs"] = Tokens(["first", "second"])
-    meta = {**record.meta, "left out": f"{left_out} of {len(found)} maps, too large for one page"} if left_out else record.meta
+    meta = {**record.meta, "left out": f"{left_out} of {len(found)} maps, too large for one page"} if left_out else dict(record.meta)
+    meta |= _linking(run, dict(zip((layer.name for layer in found), names, strict=True)))
     return _with_picture(run, replace(record, items=items, maps=[*record.maps, *maps], meta=meta), source)
+
+
+def _linking(run: TranslationRun, names: Mapping[str, str]) -> dict[str, str]:
+    # The attention that word links come from, if it is not the mean that the alignment shows.
+    choice = read_choice(run)
+    if choice is None or choice.name not in names:
+        return {}
+    head = "mean of the heads" if choice.head is None else f"head {choice.head + 1}"
+    return {"word links": f"{names[choice.name]}, {head}, of the step that {choice.step} the token"}
 
 
 def _division(alignment: AttentionMap, end: int) -> AttentionMap:
