@@ -11,23 +11,34 @@ import pytest
 import torch
 from PIL import Image
 
-from regard.config import CrossedConfig, RNNConfig, TransformerConfig, load_config, validate
+from regard.config import load_config, validate
 from regard.data.parallel import join_inputs, read_pairs
 from regard.data.vocabulary import EOS, UNK
 from regard.errors import ConfigError, DataError
 from regard.tasks import Translator, generate, train_translation
 from regard.tasks.translation_evaluation import evaluate_translation
 from regard.tasks.translation_run import open_translation_run
-from tests.tasks.tiny import ATTENTIVE, configuration
+from tests.tasks.tiny import ATTENTIVE, MODEL, configuration
 
 IMAGE: dict[str, Any] = {"size": 16, "encoder": {"channels": [5, 7], "coordinates": 1.0}}
 CELLS = 16
 KINDS = ("joined", "serial", "parallel", "flat", "hierarchical", "crossed")
+AREAS = ("hierarchical of areas", "crossed of areas")
+RECURRENT = ("recurrent joined", "recurrent flat", "recurrent serial", "recurrent hierarchical of areas")
 
 
-def model_of(kind: str, **second: Any) -> dict[str, Any]:
-    family = {"type": "crossed"} if kind == "crossed" else {"type": "transformer"}
-    return {**ATTENTIVE, **family, "second": {"kind": kind, "image": IMAGE, **second}}
+def model_of(named: str, **second: Any) -> dict[str, Any]:
+    """Return the settings of a model by its kind, "recurrent" before it and "of areas" behind it or not."""
+    family, kind = named.removesuffix(" of areas").rpartition(" ")[::2]
+    areas, runs, image = named.endswith(" of areas"), {"max_area": 2}, IMAGE
+    if areas:
+        image = {**IMAGE, "area": {"height": 2, "width": 3, "key_mode": "features"}}
+    second = {"kind": kind, "image": image, **second}
+    if family == "recurrent":
+        attention = {"attention_dim": 5, **({"area": runs} if areas else {})}
+        return {**MODEL, "attention": attention, "second": second}
+    name = "crossed" if kind == "crossed" else "transformer"
+    return {**ATTENTIVE, "type": name, "second": second, **({"area": runs} if areas else {})}
 
 
 def settings(folder: Path, kind: str = "crossed", *, second: dict[str, Any] | None = None, **training: Any) -> Any:
@@ -54,7 +65,7 @@ def lines_of(folder: Path) -> list[str]:
     return [pair[0] for pair in read_pairs(folder / "test.source", folder / "test.target", folder / "test.images")]
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [*KINDS, *AREAS, *RECURRENT])
 def test_every_kind_learns_from_pictures_and_reads_them(scenes: Path, tmp_path: Path, kind: str) -> None:
     result = train_translation(settings(scenes, kind), tmp_path / "run")
     assert result.step == 2
@@ -68,7 +79,11 @@ def test_every_kind_learns_from_pictures_and_reads_them(scenes: Path, tmp_path: 
     assert found[0].hypotheses[0].attention.shape[1] == len(lines[0].split("\t")[0].split()) + 1 + CELLS + 1
 
 
-def test_a_line_alone_is_what_it_is_among_others(run: Path, scenes: Path) -> None:
+@pytest.mark.parametrize("kind", ["crossed", *AREAS, RECURRENT[-1]])
+def test_a_line_alone_is_what_it_is_among_others(run: Path, scenes: Path, tmp_path: Path, kind: str) -> None:
+    if kind != "crossed":
+        run = tmp_path / "run"
+        train_translation(settings(scenes, kind), run)
     translator = Translator.open(run)
     translator.use_images(None, names=scenes / "test.images")
     lines = lines_of(scenes)
@@ -136,8 +151,9 @@ def test_training_names_the_line_of_a_missing_image(scenes: Path, tmp_path: Path
     assert len({round(score, 6) for score in scores}) == 3
 
 
-def test_a_killed_run_resumes_exactly(scenes: Path, tmp_path: Path) -> None:
-    config = settings(scenes, second={"drop": 0.4}, max_updates=4, save_every=1)
+@pytest.mark.parametrize("kind", ["crossed", "crossed of areas", "recurrent hierarchical of areas"])
+def test_a_killed_run_resumes_exactly(scenes: Path, tmp_path: Path, kind: str) -> None:
+    config = settings(scenes, kind, second={"drop": 0.4}, max_updates=4, save_every=1)
     straight = train_translation(config, tmp_path / "straight")
 
     class Killed(Exception):
@@ -179,10 +195,18 @@ def test_a_test_set_is_evaluated_and_pictures_are_forgotten(run: Path, scenes: P
 
 
 def test_an_ensemble_reads_the_same_images(run: Path, scenes: Path, tmp_path: Path) -> None:
-    train_translation(settings(scenes, "serial"), tmp_path / "other")
-    both = Translator.open(run, tmp_path / "other")
-    both.use_images(scenes)
-    assert len(both.translate(lines_of(scenes))) == 5
+    for kind in ("serial", "crossed of areas", "recurrent serial"):
+        train_translation(settings(scenes, kind), tmp_path / kind)
+        both = Translator.open(run, tmp_path / kind)
+        both.use_images(scenes)
+        assert len(both.translate(lines_of(scenes), need_attention=True)) == 5
+    larger = model_of("serial", image={**IMAGE, "size": 24})
+    config = settings(scenes)
+    data = config.data.model_copy(update={"max_length": 40})
+    config = configuration(kind="word", model=larger, data=data.model_dump(), training={"max_updates": 1})
+    train_translation(config, tmp_path / "larger")
+    with pytest.raises(ConfigError, match=r"model\.second\.image differs"):
+        Translator.open(run, tmp_path / "larger")
     with pytest.raises(ConfigError, match="reads no images"):
         Translator(open_translation_run(run)._replace(vocabularies=vocabularies_of_text(run))).use_images(scenes)
 
@@ -190,20 +214,6 @@ def test_an_ensemble_reads_the_same_images(run: Path, scenes: Path, tmp_path: Pa
 def vocabularies_of_text(run: Path) -> Any:
     found = open_translation_run(run).vocabularies
     return found._replace(source=found.target)
-
-
-@pytest.mark.parametrize(
-    ("build", "message"),
-    [
-        (lambda: RNNConfig(second={"image": IMAGE}), "a recurrent model reads two texts"),
-        (lambda: TransformerConfig(area={"max_area": 2}, second={"image": IMAGE}), "area: runs of tokens"),
-        (lambda: CrossedConfig(area={"max_area": 2}, second={"image": IMAGE}), "area: runs of tokens"),
-        (lambda: TransformerConfig(second={"image": {"encoder": {"start": "x"}}}), "a captioner alone"),
-    ],
-)
-def test_what_no_model_reads_is_refused_by_name(build: Any, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        build()
 
 
 def test_settings_that_do_not_fit_are_refused(scenes: Path, tmp_path: Path) -> None:
@@ -216,7 +226,7 @@ def test_settings_that_do_not_fit_are_refused(scenes: Path, tmp_path: Path) -> N
         train_translation(text, tmp_path / "run")
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [*KINDS, *AREAS, *RECURRENT])
 def test_a_record_shows_the_sentence_the_picture_and_how_both_are_read(scenes: Path, tmp_path: Path, kind: str) -> None:
     train_translation(settings(scenes, kind), tmp_path / "run")
     translator = Translator.open(tmp_path / "run")
@@ -233,12 +243,17 @@ def test_a_record_shows_the_sentence_the_picture_and_how_both_are_read(scenes: P
     sides = {(each.kind, each.query, each.key) for each in record.maps}
     assert ("alignment", "target", "source") in sides
     assert ("image", "target", "image") in sides
-    assert (("co-attention", "image", "source") in sides) == (kind == "crossed")
-    assert (("cross", "target", "inputs") in sides) == (kind in ("joined", "flat", "hierarchical"))
+    assert {("co-attention", "image", "source"), ("co-attention", "source", "image")} <= sides or "crossed" not in kind
+    assert (("cross", "target", "inputs") in sides) == any(name in kind for name in ("joined", "flat", "hierarchical"))
+    areas = {(each.query, each.key): each.areas.extents.shape[1] for each in record.maps if each.areas is not None}
+    if "of areas" in kind:
+        assert (areas["target", "source"], areas["target", "image"]) == (2, 4)
+    else:
+        assert not areas
     for each in record.maps:
         assert each.weights is not None
         assert each.weights.shape[1:] == (len(record.items[each.query]), len(record.items[each.key]))
-    if kind == "flat":
+    if kind.endswith("flat"):
         (division,) = [each.weights for each in record.maps if each.key == "inputs"]
         assert division.sum(-1) == pytest.approx(1, abs=1e-5)
         parts = [each.weights.sum(-1) for each in record.maps if each.name.startswith("alignment")]

@@ -114,7 +114,8 @@ def collect_attention(model: nn.Module, recorded: Sequence[RecordedWeights], len
         if place.key == "inputs" and parts[0] is not None and len(parts[0]) != len(lengths["source"]):
             parts = [None if part is None else part.squeeze(2).unflatten(0, (len(lengths["source"]), -1)).transpose(1, 2) for part in parts]
         if place.query in lengths and parts[0] is not None:
-            real = ops.length_mask(lengths[place.query], parts[0].shape[2])[:, None, :, None]
+            size = parts[0].shape[2]  # the cells of an image may lack the EOS that the length counts
+            real = ops.length_mask(lengths[place.query].clamp(max=size), size)[:, None, :, None]
             parts = [None if part is None else part.masked_fill(~real, 0.0) for part in parts]
         items, areas = parts
         assert items is not None

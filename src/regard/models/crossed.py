@@ -171,7 +171,7 @@ class CrossedSourceAttention(SourcePairAttention):
 class CrossedTransformer(Transformer):
     """Translate with two encoder branches that read the same sentence, each with its own dropout and corruption.
 
-    Li et al. 2019, section 2.2. For two different inputs use the parts: `decoder(x, encoder(x1, x2, mask1, mask2))`.
+    Li et al. 2019, section 2.2. For two different inputs: `regard.models.TwoInputTransformer`.
 
     Args:
         source_embedding: (V_source, E), scaled; shared by both branches.
