@@ -23,22 +23,20 @@ from tests.tasks.tiny import ATTENTIVE, MODEL, configuration
 IMAGE: dict[str, Any] = {"size": 16, "encoder": {"channels": [5, 7], "coordinates": 1.0}}
 CELLS = 16
 KINDS = ("joined", "serial", "parallel", "flat", "hierarchical", "crossed")
-AREAS = ("hierarchical of areas", "crossed of areas")
+AREAS = ("hierarchical of areas", "crossed of areas", "crossed of runs")
 RECURRENT = ("recurrent joined", "recurrent flat", "recurrent serial", "recurrent hierarchical of areas")
 
 
 def model_of(named: str, **second: Any) -> dict[str, Any]:
-    """Return the settings of a model by its kind, "recurrent" before it and "of areas" behind it or not."""
-    family, kind = named.removesuffix(" of areas").rpartition(" ")[::2]
-    areas, runs, image = named.endswith(" of areas"), {"max_area": 2}, IMAGE
-    if areas:
-        image = {**IMAGE, "area": {"height": 2, "width": 3, "key_mode": "features"}}
+    """Return the settings of a model by its kind; before it "recurrent" or nothing, behind it "of runs", "of areas" (both) or nothing."""
+    before, _, areas = named.partition(" of ")
+    family, _, kind = before.rpartition(" ")
+    runs = {"area": {"max_area": 2}} if areas else {}
+    image = {**IMAGE, "area": {"height": 2, "width": 3, "key_mode": "features"}} if areas == "areas" else IMAGE
     second = {"kind": kind, "image": image, **second}
     if family == "recurrent":
-        attention = {"attention_dim": 5, **({"area": runs} if areas else {})}
-        return {**MODEL, "attention": attention, "second": second}
-    name = "crossed" if kind == "crossed" else "transformer"
-    return {**ATTENTIVE, "type": name, "second": second, **({"area": runs} if areas else {})}
+        return {**MODEL, "attention": {"attention_dim": 5, **runs}, "second": second}
+    return {**ATTENTIVE, **runs, "type": "crossed" if kind == "crossed" else "transformer", "second": second}
 
 
 def settings(folder: Path, kind: str = "crossed", *, second: dict[str, Any] | None = None, **training: Any) -> Any:
@@ -246,10 +244,8 @@ def test_a_record_shows_the_sentence_the_picture_and_how_both_are_read(scenes: P
     assert {("co-attention", "image", "source"), ("co-attention", "source", "image")} <= sides or "crossed" not in kind
     assert (("cross", "target", "inputs") in sides) == any(name in kind for name in ("joined", "flat", "hierarchical"))
     areas = {(each.query, each.key): each.areas.extents.shape[1] for each in record.maps if each.areas is not None}
-    if "of areas" in kind:
-        assert (areas["target", "source"], areas["target", "image"]) == (2, 4)
-    else:
-        assert not areas
+    assert areas.get(("target", "source")) == (2 if " of " in kind else None)
+    assert areas.get(("target", "image")) == (4 if "of areas" in kind else None)
     for each in record.maps:
         assert each.weights is not None
         assert each.weights.shape[1:] == (len(record.items[each.query]), len(record.items[each.key]))
