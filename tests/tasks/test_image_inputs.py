@@ -242,7 +242,7 @@ def test_a_record_shows_the_sentence_the_picture_and_how_both_are_read(scenes: P
     assert ("alignment", "target", "source") in sides
     assert ("image", "target", "image") in sides
     assert {("co-attention", "image", "source"), ("co-attention", "source", "image")} <= sides or "crossed" not in kind
-    assert (("cross", "target", "inputs") in sides) == any(name in kind for name in ("joined", "flat", "hierarchical"))
+    assert (("cross", "target", "inputs") in sides) == (kind != "recurrent serial")
     areas = {(each.query, each.key): each.areas.extents.shape[1] for each in record.maps if each.areas is not None}
     assert areas.get(("target", "source")) == (2 if " of " in kind else None)
     assert areas.get(("target", "image")) == (4 if "of areas" in kind else None)

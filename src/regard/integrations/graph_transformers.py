@@ -150,6 +150,7 @@ def _read(generator: Generator, layer: DecoderLayer, x: Value, sources: Sequence
     if isinstance(layer, SerialDecoderLayer):
         x = after(layer.cross_attention_norm, x, left.context)
         right = attend(attention.right, before(layer.second_norm, x), sources[1], ".right")
+        _note_contributions(attention, left.context, right.context)
         return after(layer.second_norm, x, right.context), [left.weights, right.weights]
     context, weights = _combined(attention, given, left, attend(attention.right, given, sources[1], ".right"))
     return after(layer.cross_attention_norm, x, context), weights
@@ -160,8 +161,13 @@ def _combined(attention: SourcePairAttention, query: Value, left: Attended, righ
     match attention:
         case CrossedSourceAttention():
             parts = [feed_forward(attention.left_feed_forward, left.context), feed_forward(attention.right_feed_forward, right.context)]
+            if attention.two_inputs and graph.maps:
+                name, halves = graph.weights.name_of(attention.join.weight), attention.join.weight.chunk(2, 1)
+                own, other = (graph.weight(half.mT.contiguous(), f"{name}.{side}") for side, half in enumerate(halves))
+                _note_contributions(attention, parts[0] @ own, parts[1] @ other)
             return linear(attention.join, graph.concat(parts, 2)), weights
         case TwoSourceAttention() if attention.share is None:
+            _note_contributions(attention, left.context, right.context)
             return left.context + right.context, weights
         case TwoSourceAttention():
             share = cast(MultiHeadAttention, attention.share)
@@ -175,3 +181,11 @@ def _combined(attention: SourcePairAttention, query: Value, left: Attended, righ
             return context, [one * shares.cut(3, side, side + 1) for side, one in enumerate(weights)]
         case _:
             raise ConfigError(f"{type(attention).__name__}: this attention cannot be exported")
+
+
+def _note_contributions(attention: SourcePairAttention, first: Value, second: Value) -> None:
+    """Output the shares (B, K, 2) of two contributions (B, K, E), see `regard.models.cross_attention.norm_shares`."""
+    graph = first.graph
+    if graph.maps:
+        norms = graph.concat([(one * one).sum(-1).apply("Sqrt") for one in (first, second)], 2)
+        graph.attends(attention, sums_to_one(norms))

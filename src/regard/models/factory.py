@@ -429,7 +429,13 @@ def _crossed_parts(config: CrossedConfig) -> tuple[CrossedEncoder, list[CrossedS
         for number in range(config.encoder_layers)
     ]
     cross_attentions = [
-        CrossedSourceAttention(_heads(config, number), _heads(config, number, config.second), _feed_forward(config), _feed_forward(config))
+        CrossedSourceAttention(
+            _heads(config, number),
+            _heads(config, number, config.second),
+            _feed_forward(config),
+            _feed_forward(config),
+            two_inputs=config.second is not None,
+        )
         for number in range(config.decoder_layers)
     ]
     norms = (nn.LayerNorm(config.embed_dim), nn.LayerNorm(config.embed_dim)) if config.norm == "pre" else None

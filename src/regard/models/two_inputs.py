@@ -133,6 +133,7 @@ class TwoSourceAttention(SourcePairAttention):
         left, right = each = self.attend(query, memories, need_weights=need_weights)
         weights = weights_of(each)
         if self.share is None:
+            self.note_contributions(lambda: (left.context, right.context))
             return CrossAttentionOutput(left.context + right.context, weights)
         both = torch.stack([left.context, right.context], 2).flatten(0, 1)  # (B T, 2, E)
         found = self.share(query.flatten(0, 1).unsqueeze(1), both, both, need_weights=need_weights)
@@ -174,10 +175,13 @@ class SerialDecoderLayer(DecoderLayer):
     def _read(self, x: Tensor, memories: Sequence[SourceMemory], need_weights: bool) -> tuple[Tensor, tuple[Tensor, ...] | None]:
         both, norms = cast(TwoSourceAttention, self.cross_attention), (self.cross_attention_norm, self.second_norm)
         weights: list[Tensor] = []
+        contexts: list[Tensor] = []
         for attention, norm, memory in zip((both.left, both.right), norms, memories, strict=True):
             found = pair_attend(attention, norm.before(x), memory, need_weights=need_weights)
             x = norm.after(x, found.context)
+            contexts.append(found.context)
             weights += [] if found.weights is None else [found.weights]
+        both.note_contributions(lambda: (contexts[0], contexts[1]))
         x = self.feed_forward_norm.after(x, self.feed_forward(self.feed_forward_norm.before(x)))
         return x, tuple(weights) if weights else None
 

@@ -218,7 +218,8 @@ def map_names(layers: Sequence[LayerAttention]) -> list[str]:
         side = {"left": "left ", "right": "right "}.get(parts[-1], "")
         # With two inputs the names contain items and queries.
         if found.kind == "cross" and found.key in ("first", "second", "inputs"):
-            side = {"inputs": "division between inputs, "}.get(found.key, f"{found.key} input, ")
+            divided = "division between inputs, " if parts[-1] == "share" else "contribution of each input, "
+            side = {"inputs": divided}.get(found.key, f"{found.key} input, ")
         elif found.kind == "self" and found.key in ("first", "second"):
             side = f"{found.key} input, "
         stack = {"self": "decoder self" if found.query == "target" else "encoder self", "alignment": "alignment by head"}
