@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import base64
 import gc
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +14,7 @@ import pytest
 import torch
 from PIL import Image
 
-from regard.config import load_config, validate
+from regard.config import dump_config, load_config, validate
 from regard.data.parallel import join_inputs, read_pairs
 from regard.data.vocabulary import EOS, UNK
 from regard.errors import ConfigError, DataError
@@ -22,6 +25,7 @@ from tests.tasks.tiny import ATTENTIVE, MODEL, configuration
 
 IMAGE: dict[str, Any] = {"size": 16, "encoder": {"channels": [5, 7], "coordinates": 1.0}}
 CELLS = 16
+ROOT = Path(__file__).parents[2]
 KINDS = ("joined", "serial", "parallel", "flat", "hierarchical", "crossed")
 AREAS = ("hierarchical of areas", "crossed of areas", "crossed of runs")
 RECURRENT = ("recurrent joined", "recurrent flat", "recurrent serial", "recurrent hierarchical of areas")
@@ -165,6 +169,38 @@ def test_a_killed_run_resumes_exactly(scenes: Path, tmp_path: Path, kind: str) -
         train_translation(config, tmp_path / "killed", on_event=kill)
     resumed = train_translation(config, tmp_path / "killed")
     assert (resumed.weights_sha256, resumed.metrics) == (straight.weights_sha256, straight.metrics)
+
+
+def test_two_processes_train_although_some_of_their_batches_have_no_image(scenes: Path, tmp_path: Path) -> None:
+    config = settings(scenes, "crossed of areas", second={"drop": 0.95}, max_updates=6, batch_tokens=40)
+    (tmp_path / "config.yaml").write_text(dump_config(config), encoding="utf-8")
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--standalone", "-m", "regard"]
+    command += ["train", "translation", "--config", str(tmp_path / "config.yaml"), "--out", str(tmp_path / "run")]
+    path = os.pathsep.join([str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])
+    done = subprocess.run(
+        command,
+        env={**os.environ, "REGARD_DEVICE": "cpu", "OMP_NUM_THREADS": "1", "PYTHONPATH": path},
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert open_translation_run(tmp_path / "run").config.model.second is not None
+
+
+def test_a_run_of_shards_is_that_of_whole_files(scenes: Path, tmp_path: Path) -> None:
+    config = settings(scenes, "serial of areas")
+    names = {"source": config.data.source, "second_source": config.data.second_source, "target": config.data.target}
+    for name, path in names.items():
+        lines = Path(path).read_text(encoding="utf-8").splitlines(keepends=True)
+        (tmp_path / f"{name}.0").write_text("".join(lines[:11]), encoding="utf-8")
+        (tmp_path / f"{name}.1").write_text("".join(lines[11:]), encoding="utf-8")
+    sharded = {name: str(tmp_path / f"{name}.*") for name in names} | {"images": str(scenes)}
+    data = config.data.model_copy(update=sharded)
+    whole = train_translation(config, tmp_path / "whole")
+    assert train_translation(config.model_copy(update={"data": data}), tmp_path / "shards").weights_sha256 == whole.weights_sha256
 
 
 def test_images_that_changed_are_not_resumed_on(tmp_path: Path) -> None:
