@@ -6,6 +6,7 @@ import pytest
 import torch
 from pydantic import ValidationError
 
+from regard import watch
 from regard.attention import MultiHeadAttention
 from regard.config import CrossedConfig, TransformerConfig
 from regard.data.vocabulary import EOS
@@ -252,6 +253,15 @@ def test_contributions_are_shares_of_the_norms_of_what_is_added(kind):
         added = [taken[0], taken[-1]] if len(taken) == 2 else [taken[0], taken[len(taken) // 2]]
     norms = [one.square().sum(-1).sqrt() for one in added]
     close(found.weights[:, 0], torch.stack([one / sum(norms) for one in norms], -1))
+
+
+def test_watch_records_attentions_and_no_contributions():
+    model = model_of("crossed")
+    with watch(model, heads=[1]) as found:
+        model.decode(ROWS, LENGTHS, TARGET)
+    assert len(found.calls) == 10  # of each of two layers: two of the encoder, three of the decoder
+    assert all(call.weights.shape[1] == 1 for call in found.calls)
+    assert not any(call.layer.endswith("cross_attention") for call in found.calls)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -27,7 +30,7 @@ def record(tmp_path_factory: pytest.TempPathFactory) -> AttentionRecord:
     return found
 
 
-def show(page, record: AttentionRecord, name: str) -> AttentionMap:
+def show(page: Any, record: AttentionRecord, name: str) -> AttentionMap:
     """Choose a map by its name, and its second head."""
     (place,) = [place for place, found in enumerate(record.maps) if found.name == name]
     assert texts(page, "#map option")[place] == name
@@ -37,12 +40,12 @@ def show(page, record: AttentionRecord, name: str) -> AttentionMap:
     return record.maps[place]
 
 
-def matrix(page, rows: int) -> list[list[float]]:
+def matrix(page: Any, rows: int) -> list[list[float]]:
     script = "return [...document.querySelectorAll(arguments[0])].map((cell) => Number(cell.textContent))"
     return [page.execute_script(script, f"#matrix tbody tr:nth-child({row + 1}) td") for row in range(rows)]
 
 
-def test_the_target_is_shown_over_the_sentence_and_over_the_image(opened, record):
+def test_the_target_is_shown_over_the_sentence_and_over_the_image(opened: Callable[..., Any], record: AttentionRecord) -> None:
     page = opened([record])
     image = record.items["image"]
     assert isinstance(image, Grid)
@@ -66,7 +69,7 @@ def test_the_target_is_shown_over_the_sentence_and_over_the_image(opened, record
     )
 
 
-def test_the_co_attention_is_shown_both_ways(opened, record):
+def test_the_co_attention_is_shown_both_ways(opened: Callable[..., Any], record: AttentionRecord) -> None:
     page = opened([record])
     there, back = show(page, record, "right co-attention 1"), next(found for found in record.maps if found.name == "left co-attention 1")
     assert [(found.query, found.key) for found in (there, back)] == [("source", "image"), ("image", "source")]
@@ -82,7 +85,7 @@ def test_the_co_attention_is_shown_both_ways(opened, record):
     assert len(every(page, "#matrix tbody tr")) == 16
 
 
-def test_the_part_of_each_input_is_shown_for_each_word(opened, record):
+def test_the_part_of_each_input_is_shown_for_each_word(opened: Callable[..., Any], record: AttentionRecord) -> None:
     page = opened([record])
     found = show(page, record, "contribution of each input, cross 2")
     one(page, "#tab-matrix").click()
