@@ -25,6 +25,7 @@ class ImageEmbedding(nn.Module):
 
     Attributes:
         images: returns images (n, 3, H, W) by id, such as `regard.data.image_tokens.ImageTokens.read`.
+        sometimes_unused: a batch without images gives the image encoder no gradient, which distributed training must know.
 
     Parameters: `image_encoder.*`, `project.*` (E, D), `end` (E,), which alone represents a missing image.
 
@@ -38,6 +39,7 @@ class ImageEmbedding(nn.Module):
     """
 
     images: ReadImages
+    sometimes_unused = True
 
     @checked
     def __init__(self, image_encoder: ImageEncoder, embed_dim: Size, *, cells_only: bool = False) -> None:

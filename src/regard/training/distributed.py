@@ -19,7 +19,6 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from regard.errors import ConfigError, TrainingError, shown
-from regard.models.image_embedding import ImageEmbedding
 
 TIMEOUT = timedelta(minutes=2)
 """How long a process waits for the others, for example while process 0 writes a checkpoint, before it gives up."""
@@ -186,8 +185,8 @@ def wrap_distributed(model: nn.Module, world: ProcessGroup, kind: Literal["ddp",
         # Buffers outside the state dict are constants (position tables): do not send them every step.
         constant = [name for name, _ in model.named_buffers() if name not in model.state_dict()]
         nn.parallel.DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(model, constant)
-        # A batch without images, which `model.second.drop` makes, gives their network no gradient.
-        partial = any(isinstance(module, ImageEmbedding) for module in model.modules())
+        # Such as the network of images, which a batch without images gives no gradient.
+        partial = any(getattr(module, "sometimes_unused", False) for module in model.modules())
         return nn.parallel.DistributedDataParallel(model, device_ids=devices, find_unused_parameters=partial)
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
