@@ -7,6 +7,7 @@ import gc
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -57,10 +58,23 @@ def scenes(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def run(scenes: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("image") / "run"
-    train_translation(settings(scenes), folder)
-    return folder
+def run_of(scenes: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """Return runs by their kind, each trained once."""
+    made: dict[str, Path] = {}
+
+    def trained(kind: str) -> Path:
+        if kind not in made:
+            folder = tmp_path_factory.mktemp("image") / "run"
+            assert train_translation(settings(scenes, kind), folder).step == 2
+            made[kind] = folder
+        return made[kind]
+
+    return trained
+
+
+@pytest.fixture(scope="module")
+def run(run_of: Callable[[str], Path]) -> Path:
+    return run_of("crossed")
 
 
 def lines_of(folder: Path) -> list[str]:
@@ -68,10 +82,8 @@ def lines_of(folder: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("kind", [*KINDS, *AREAS, *RECURRENT])
-def test_every_kind_learns_from_pictures_and_reads_them(scenes: Path, tmp_path: Path, kind: str) -> None:
-    result = train_translation(settings(scenes, kind), tmp_path / "run")
-    assert result.step == 2
-    translator = Translator.open(tmp_path / "run")
+def test_every_kind_learns_from_pictures_and_reads_them(scenes: Path, run_of: Callable[[str], Path], kind: str) -> None:
+    translator = Translator.open(run_of(kind))
     translator.use_images(scenes)
     lines = lines_of(scenes)
     found = translator.translate([lines[0], join_inputs(lines[0].split("\t")[0], "test/000001.png")], need_attention=True)
@@ -82,11 +94,8 @@ def test_every_kind_learns_from_pictures_and_reads_them(scenes: Path, tmp_path: 
 
 
 @pytest.mark.parametrize("kind", ["crossed", *AREAS, RECURRENT[-1]])
-def test_a_line_alone_is_what_it_is_among_others(run: Path, scenes: Path, tmp_path: Path, kind: str) -> None:
-    if kind != "crossed":
-        run = tmp_path / "run"
-        train_translation(settings(scenes, kind), run)
-    translator = Translator.open(run)
+def test_a_line_alone_is_what_it_is_among_others(run_of: Callable[[str], Path], scenes: Path, kind: str) -> None:
+    translator = Translator.open(run_of(kind))
     translator.use_images(None, names=scenes / "test.images")
     lines = lines_of(scenes)
     together = translator.translate(lines)
@@ -228,10 +237,9 @@ def test_a_test_set_is_evaluated_and_pictures_are_forgotten(run: Path, scenes: P
     assert not images._pictures
 
 
-def test_an_ensemble_reads_the_same_images(run: Path, scenes: Path, tmp_path: Path) -> None:
+def test_an_ensemble_reads_the_same_images(run: Path, run_of: Callable[[str], Path], scenes: Path, tmp_path: Path) -> None:
     for kind in ("serial", "crossed of areas", "recurrent serial"):
-        train_translation(settings(scenes, kind), tmp_path / kind)
-        both = Translator.open(run, tmp_path / kind)
+        both = Translator.open(run, run_of(kind))
         both.use_images(scenes)
         assert len(both.translate(lines_of(scenes), need_attention=True)) == 5
     larger = model_of("serial", image={**IMAGE, "size": 24})
@@ -261,9 +269,8 @@ def test_settings_that_do_not_fit_are_refused(scenes: Path, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("kind", [*KINDS, *AREAS, *RECURRENT])
-def test_a_record_shows_the_sentence_the_picture_and_how_both_are_read(scenes: Path, tmp_path: Path, kind: str) -> None:
-    train_translation(settings(scenes, kind), tmp_path / "run")
-    translator = Translator.open(tmp_path / "run")
+def test_a_record_shows_the_sentence_the_picture_and_how_both_are_read(scenes: Path, run_of: Callable[[str], Path], kind: str) -> None:
+    translator = Translator.open(run_of(kind))
     translator.use_images(scenes)
     line = lines_of(scenes)[0]
     (found,) = translator.translate([line], n_best=2, need_attention=True)
