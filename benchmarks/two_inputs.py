@@ -80,7 +80,7 @@ def pointing(translator: Translator, found: Sequence[Translation], regions: Path
     second = translator.run.config.model.second
     assert second is not None
     assert second.image is not None
-    grid, weights, hits = second.image.encoder.grid(second.image.size), [], []
+    grid, weights, hits = second.image.grid, [], []
     objects = [json.loads(line)["objects_of_words"] for line in read_lines(regions)]
     for item, scene, numbers in zip(found, read_scenes(regions), objects, strict=True):
         attention = item.hypotheses[0].attention

@@ -287,6 +287,7 @@ MECHANISMS = (
         "Li 2018, 3, Fig. 2",
         "an area is a rectangle of at most (height, width) items; keys and values as above",
         _AREAS,
+        "model.second.image.area.height=2",
     ),
     Mechanism(
         "multi-head area attention",

@@ -140,11 +140,23 @@ def test_a_model_of_two_inputs_gives_the_same_logits_and_weights(family: str, pa
     steps_agree(model, (rows, lengths), engine(model, config, tmp_path), given, batch=3, within=TOLERANCE)
 
 
-@pytest.mark.parametrize("kind", ["joined", "serial", "hierarchical", "crossed"])
+# A grid of 4 x 4 cells, alone or in rectangles, in every kind of model.
+PICTURE: dict[str, Any] = {"size": 8, "encoder": {"channels": [5], "depth": 1}}
+BOXES: dict[str, Any] = {**PICTURE, "area": {"height": 2, "width": 3, "key_mode": "features", "layers": 1}}
+CO_ATTENTION: dict[str, Any] = {**ATTENTIVE, "type": "crossed", "residual": "asking"}
+PICTURES: dict[str, dict[str, Any]] = {
+    **{kind: {**SECOND, "second": {"kind": kind, "image": PICTURE}} for kind in ("joined", "serial", "hierarchical")},
+    "crossed": {**CO_ATTENTION, "second": {"image": PICTURE}},
+    "hierarchical of areas": {**SECOND, "area": AREAS, "second": {"kind": "hierarchical", "image": BOXES}},
+    "crossed of areas": {**CO_ATTENTION, "area": {"max_area": 2}, "second": {"image": BOXES}},
+    **{f"recurrent {kind}": {**PAIR, "second": {"kind": kind, "image": PICTURE}} for kind in ("joined", "flat", "parallel")},
+    "recurrent serial of areas": {**PAIR, "second": {"kind": "serial", "image": BOXES}},
+}
+
+
+@pytest.mark.parametrize("kind", PICTURES)
 def test_a_model_of_a_sentence_and_an_image_gives_the_same_logits_and_weights(kind: str, tmp_path: Path) -> None:
-    second = {"image": {"size": 8, "encoder": {"channels": [5], "depth": 1}}, **({} if kind == "crossed" else {"kind": kind})}
-    crossed = {**ATTENTIVE, "type": "crossed", "residual": "asking"}
-    config = configuration(model={**(crossed if kind == "crossed" else SECOND), "second": second})
+    config = configuration(model=PICTURES[kind])
     torch.manual_seed(3)
     model: Any = build(config.model, source_size=VOCABULARY, target_size=VOCABULARY).eval()
     images = torch.randn(3, 3, 8, 8)

@@ -20,7 +20,7 @@ from regard.viewer import page_records
 from regard.viewer.page import render_page
 from tests.integrations.test_page_captions import SPREAD, asked, shown
 from tests.integrations.test_page_model import WITHIN, answers, compare_maps
-from tests.tasks.test_image_inputs import lines_of, settings
+from tests.tasks.test_image_inputs import AREAS, KINDS, RECURRENT, lines_of, settings
 from tests.tasks.test_two_inputs import CROSSED, SERIAL, two
 from tests.tasks.tiny import ATTENTIVE, FAMILIES, TEXTS
 from tests.viewer.conftest import driver  # noqa: F401 - a fixture
@@ -122,7 +122,10 @@ def test_a_missing_input_is_named(driver: Any, tmp_path: Path) -> None:  # noqa:
     WebDriverWait(driver, 60, 0.05).until(lambda page: "second input is missing" in page.find_element(By.ID, "live-error").text)
 
 
-@pytest.mark.parametrize("kind", ["joined", "serial", "hierarchical", "crossed"])
+PICTURED = (*KINDS, *AREAS, *RECURRENT)
+
+
+@pytest.mark.parametrize("kind", PICTURED)
 def test_a_sentence_and_an_image_are_translated_and_shown_as_by_the_run(driver: Any, kind: str, tmp_path: Path) -> None:  # noqa: F811
     generate("scene-sentences", tmp_path / "scenes", train=23, test=5, seed=3)
     train_translation(settings(tmp_path / "scenes", kind), tmp_path / "run")

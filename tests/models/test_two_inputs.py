@@ -6,6 +6,7 @@ import pytest
 import torch
 from pydantic import ValidationError
 
+from regard import watch
 from regard.attention import MultiHeadAttention
 from regard.config import CrossedConfig, TransformerConfig
 from regard.data.vocabulary import EOS
@@ -211,10 +212,11 @@ def test_maps_name_the_input_that_is_read(kind):
     sides = {(found.kind, found.query, found.key) for found in maps}
     widths = {"source": 7, "first": 3, "second": 4, "target": 3, "inputs": 2}
     for found in maps:
-        assert found.weights.shape == (1, 2, widths[found.query], widths[found.key])
+        heads = 1 if found.name.endswith("cross_attention") else 2  # contributions have none
+        assert found.weights.shape == (1, heads, widths[found.query], widths[found.key])
         close(found.weights.sum(-1), torch.ones(found.weights.shape[:3]))
     own = {("self", "first", "first"), ("self", "second", "second")}
-    both = {("cross", "target", "first"), ("cross", "target", "second")}
+    both = {("cross", "target", "first"), ("cross", "target", "second"), ("cross", "target", "inputs")}
     assert (
         sides
         == {("self", "target", "target")}
@@ -223,10 +225,43 @@ def test_maps_name_the_input_that_is_read(kind):
             "flat": own | {("cross", "target", "source")},
             "serial": own | both,
             "parallel": own | both,
-            "hierarchical": own | both | {("cross", "target", "inputs")},
+            "hierarchical": own | both,
             "crossed": both | {("co-attention", "first", "second"), ("co-attention", "second", "first")},
         }[kind]
     )
+
+
+@pytest.mark.parametrize("kind", ["serial", "parallel", "crossed"])
+def test_contributions_are_shares_of_the_norms_of_what_is_added(kind):
+    model = model_of(kind, norm="pre")
+    taken = []
+    layer = model.decoder.layers[1]
+    pair = layer.cross_attention
+    if kind == "crossed":
+        # Each half of the joining matrix, without the other and without the bias, gives what one input adds.
+        pair.join.register_forward_hook(lambda join, given, _: taken.append(given[0]))
+    else:
+        for attention in (pair.left, pair.right):
+            attention.output.register_forward_hook(lambda _, given, found: taken.append(found))
+    maps = model.attention_maps(ROWS, LENGTHS, TARGET)
+    (found,) = [each for each in maps if each.name == "decoder.layers.1.cross_attention"]
+    assert (found.kind, found.query, found.key, found.layer) == ("cross", "target", "inputs", 1)
+    if kind == "crossed":
+        weight = pair.join.weight
+        added = [taken[0][..., :10] @ weight[:, :10].T, taken[0][..., 10:] @ weight[:, 10:].T]
+    else:
+        added = [taken[0], taken[-1]] if len(taken) == 2 else [taken[0], taken[len(taken) // 2]]
+    norms = [one.square().sum(-1).sqrt() for one in added]
+    close(found.weights[:, 0], torch.stack([one / sum(norms) for one in norms], -1))
+
+
+def test_watch_records_attentions_and_no_contributions():
+    model = model_of("crossed")
+    with watch(model, heads=[1]) as found:
+        model.decode(ROWS, LENGTHS, TARGET)
+    assert len(found.calls) == 10  # of each of two layers: two of the encoder, three of the decoder
+    assert all(call.weights.shape[1] == 1 for call in found.calls)
+    assert not any(call.layer.endswith("cross_attention") for call in found.calls)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import base64
 import gc
+import os
+import subprocess
+import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,23 +15,33 @@ import pytest
 import torch
 from PIL import Image
 
-from regard.config import CrossedConfig, RNNConfig, TransformerConfig, load_config, validate
+from regard.config import dump_config, load_config, validate
 from regard.data.parallel import join_inputs, read_pairs
 from regard.data.vocabulary import EOS, UNK
 from regard.errors import ConfigError, DataError
 from regard.tasks import Translator, generate, train_translation
 from regard.tasks.translation_evaluation import evaluate_translation
 from regard.tasks.translation_run import open_translation_run
-from tests.tasks.tiny import ATTENTIVE, configuration
+from tests.tasks.tiny import ATTENTIVE, MODEL, configuration
 
 IMAGE: dict[str, Any] = {"size": 16, "encoder": {"channels": [5, 7], "coordinates": 1.0}}
 CELLS = 16
+ROOT = Path(__file__).parents[2]
 KINDS = ("joined", "serial", "parallel", "flat", "hierarchical", "crossed")
+AREAS = ("hierarchical of areas", "crossed of areas", "crossed of runs")
+RECURRENT = ("recurrent joined", "recurrent flat", "recurrent serial", "recurrent hierarchical of areas")
 
 
-def model_of(kind: str, **second: Any) -> dict[str, Any]:
-    family = {"type": "crossed"} if kind == "crossed" else {"type": "transformer"}
-    return {**ATTENTIVE, **family, "second": {"kind": kind, "image": IMAGE, **second}}
+def model_of(named: str, **second: Any) -> dict[str, Any]:
+    """Return the settings of a model by its kind; before it "recurrent" or nothing, behind it "of runs", "of areas" (both) or nothing."""
+    before, _, areas = named.partition(" of ")
+    family, _, kind = before.rpartition(" ")
+    runs = {"area": {"max_area": 2}} if areas else {}
+    image = {**IMAGE, "area": {"height": 2, "width": 3, "key_mode": "features"}} if areas == "areas" else IMAGE
+    second = {"kind": kind, "image": image, **second}
+    if family == "recurrent":
+        return {**MODEL, "attention": {"attention_dim": 5, **runs}, "second": second}
+    return {**ATTENTIVE, **runs, "type": "crossed" if kind == "crossed" else "transformer", "second": second}
 
 
 def settings(folder: Path, kind: str = "crossed", *, second: dict[str, Any] | None = None, **training: Any) -> Any:
@@ -44,21 +58,32 @@ def scenes(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def run(scenes: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("image") / "run"
-    train_translation(settings(scenes), folder)
-    return folder
+def run_of(scenes: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """Return runs by their kind, each trained once."""
+    made: dict[str, Path] = {}
+
+    def trained(kind: str) -> Path:
+        if kind not in made:
+            folder = tmp_path_factory.mktemp("image") / "run"
+            assert train_translation(settings(scenes, kind), folder).step == 2
+            made[kind] = folder
+        return made[kind]
+
+    return trained
+
+
+@pytest.fixture(scope="module")
+def run(run_of: Callable[[str], Path]) -> Path:
+    return run_of("crossed")
 
 
 def lines_of(folder: Path) -> list[str]:
     return [pair[0] for pair in read_pairs(folder / "test.source", folder / "test.target", folder / "test.images")]
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_every_kind_learns_from_pictures_and_reads_them(scenes: Path, tmp_path: Path, kind: str) -> None:
-    result = train_translation(settings(scenes, kind), tmp_path / "run")
-    assert result.step == 2
-    translator = Translator.open(tmp_path / "run")
+@pytest.mark.parametrize("kind", [*KINDS, *AREAS, *RECURRENT])
+def test_every_kind_learns_from_pictures_and_reads_them(scenes: Path, run_of: Callable[[str], Path], kind: str) -> None:
+    translator = Translator.open(run_of(kind))
     translator.use_images(scenes)
     lines = lines_of(scenes)
     found = translator.translate([lines[0], join_inputs(lines[0].split("\t")[0], "test/000001.png")], need_attention=True)
@@ -68,8 +93,9 @@ def test_every_kind_learns_from_pictures_and_reads_them(scenes: Path, tmp_path: 
     assert found[0].hypotheses[0].attention.shape[1] == len(lines[0].split("\t")[0].split()) + 1 + CELLS + 1
 
 
-def test_a_line_alone_is_what_it_is_among_others(run: Path, scenes: Path) -> None:
-    translator = Translator.open(run)
+@pytest.mark.parametrize("kind", ["crossed", *AREAS, RECURRENT[-1]])
+def test_a_line_alone_is_what_it_is_among_others(run_of: Callable[[str], Path], scenes: Path, kind: str) -> None:
+    translator = Translator.open(run_of(kind))
     translator.use_images(None, names=scenes / "test.images")
     lines = lines_of(scenes)
     together = translator.translate(lines)
@@ -136,8 +162,9 @@ def test_training_names_the_line_of_a_missing_image(scenes: Path, tmp_path: Path
     assert len({round(score, 6) for score in scores}) == 3
 
 
-def test_a_killed_run_resumes_exactly(scenes: Path, tmp_path: Path) -> None:
-    config = settings(scenes, second={"drop": 0.4}, max_updates=4, save_every=1)
+@pytest.mark.parametrize("kind", ["crossed", "crossed of areas", "recurrent hierarchical of areas"])
+def test_a_killed_run_resumes_exactly(scenes: Path, tmp_path: Path, kind: str) -> None:
+    config = settings(scenes, kind, second={"drop": 0.4}, max_updates=4, save_every=1)
     straight = train_translation(config, tmp_path / "straight")
 
     class Killed(Exception):
@@ -151,6 +178,38 @@ def test_a_killed_run_resumes_exactly(scenes: Path, tmp_path: Path) -> None:
         train_translation(config, tmp_path / "killed", on_event=kill)
     resumed = train_translation(config, tmp_path / "killed")
     assert (resumed.weights_sha256, resumed.metrics) == (straight.weights_sha256, straight.metrics)
+
+
+def test_two_processes_train_although_some_of_their_batches_have_no_image(scenes: Path, tmp_path: Path) -> None:
+    config = settings(scenes, "crossed of areas", second={"drop": 0.95}, max_updates=6, batch_tokens=40)
+    (tmp_path / "config.yaml").write_text(dump_config(config), encoding="utf-8")
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--standalone", "-m", "regard"]
+    command += ["train", "translation", "--config", str(tmp_path / "config.yaml"), "--out", str(tmp_path / "run")]
+    path = os.pathsep.join([str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])
+    done = subprocess.run(
+        command,
+        env={**os.environ, "REGARD_DEVICE": "cpu", "OMP_NUM_THREADS": "1", "PYTHONPATH": path},
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert open_translation_run(tmp_path / "run").config.model.second is not None
+
+
+def test_a_run_of_shards_is_that_of_whole_files(scenes: Path, tmp_path: Path) -> None:
+    config = settings(scenes, "serial of areas")
+    names = {"source": config.data.source, "second_source": config.data.second_source, "target": config.data.target}
+    for name, path in names.items():
+        lines = Path(path).read_text(encoding="utf-8").splitlines(keepends=True)
+        (tmp_path / f"{name}.0").write_text("".join(lines[:11]), encoding="utf-8")
+        (tmp_path / f"{name}.1").write_text("".join(lines[11:]), encoding="utf-8")
+    sharded = {name: str(tmp_path / f"{name}.*") for name in names} | {"images": str(scenes)}
+    data = config.data.model_copy(update=sharded)
+    whole = train_translation(config, tmp_path / "whole")
+    assert train_translation(config.model_copy(update={"data": data}), tmp_path / "shards").weights_sha256 == whole.weights_sha256
 
 
 def test_images_that_changed_are_not_resumed_on(tmp_path: Path) -> None:
@@ -178,11 +237,18 @@ def test_a_test_set_is_evaluated_and_pictures_are_forgotten(run: Path, scenes: P
     assert not images._pictures
 
 
-def test_an_ensemble_reads_the_same_images(run: Path, scenes: Path, tmp_path: Path) -> None:
-    train_translation(settings(scenes, "serial"), tmp_path / "other")
-    both = Translator.open(run, tmp_path / "other")
-    both.use_images(scenes)
-    assert len(both.translate(lines_of(scenes))) == 5
+def test_an_ensemble_reads_the_same_images(run: Path, run_of: Callable[[str], Path], scenes: Path, tmp_path: Path) -> None:
+    for kind in ("serial", "crossed of areas", "recurrent serial"):
+        both = Translator.open(run, run_of(kind))
+        both.use_images(scenes)
+        assert len(both.translate(lines_of(scenes), need_attention=True)) == 5
+    larger = model_of("serial", image={**IMAGE, "size": 24})
+    config = settings(scenes)
+    data = config.data.model_copy(update={"max_length": 40})
+    config = configuration(kind="word", model=larger, data=data.model_dump(), training={"max_updates": 1})
+    train_translation(config, tmp_path / "larger")
+    with pytest.raises(ConfigError, match=r"model\.second\.image differs"):
+        Translator.open(run, tmp_path / "larger")
     with pytest.raises(ConfigError, match="reads no images"):
         Translator(open_translation_run(run)._replace(vocabularies=vocabularies_of_text(run))).use_images(scenes)
 
@@ -190,20 +256,6 @@ def test_an_ensemble_reads_the_same_images(run: Path, scenes: Path, tmp_path: Pa
 def vocabularies_of_text(run: Path) -> Any:
     found = open_translation_run(run).vocabularies
     return found._replace(source=found.target)
-
-
-@pytest.mark.parametrize(
-    ("build", "message"),
-    [
-        (lambda: RNNConfig(second={"image": IMAGE}), "a recurrent model reads two texts"),
-        (lambda: TransformerConfig(area={"max_area": 2}, second={"image": IMAGE}), "area: runs of tokens"),
-        (lambda: CrossedConfig(area={"max_area": 2}, second={"image": IMAGE}), "area: runs of tokens"),
-        (lambda: TransformerConfig(second={"image": {"encoder": {"start": "x"}}}), "a captioner alone"),
-    ],
-)
-def test_what_no_model_reads_is_refused_by_name(build: Any, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        build()
 
 
 def test_settings_that_do_not_fit_are_refused(scenes: Path, tmp_path: Path) -> None:
@@ -216,10 +268,9 @@ def test_settings_that_do_not_fit_are_refused(scenes: Path, tmp_path: Path) -> N
         train_translation(text, tmp_path / "run")
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_record_shows_the_sentence_the_picture_and_how_both_are_read(scenes: Path, tmp_path: Path, kind: str) -> None:
-    train_translation(settings(scenes, kind), tmp_path / "run")
-    translator = Translator.open(tmp_path / "run")
+@pytest.mark.parametrize("kind", [*KINDS, *AREAS, *RECURRENT])
+def test_a_record_shows_the_sentence_the_picture_and_how_both_are_read(scenes: Path, run_of: Callable[[str], Path], kind: str) -> None:
+    translator = Translator.open(run_of(kind))
     translator.use_images(scenes)
     line = lines_of(scenes)[0]
     (found,) = translator.translate([line], n_best=2, need_attention=True)
@@ -233,12 +284,15 @@ def test_a_record_shows_the_sentence_the_picture_and_how_both_are_read(scenes: P
     sides = {(each.kind, each.query, each.key) for each in record.maps}
     assert ("alignment", "target", "source") in sides
     assert ("image", "target", "image") in sides
-    assert (("co-attention", "image", "source") in sides) == (kind == "crossed")
-    assert (("cross", "target", "inputs") in sides) == (kind in ("joined", "flat", "hierarchical"))
+    assert {("co-attention", "image", "source"), ("co-attention", "source", "image")} <= sides or "crossed" not in kind
+    assert (("cross", "target", "inputs") in sides) == (kind != "recurrent serial")
+    areas = {(each.query, each.key): each.areas.extents.shape[1] for each in record.maps if each.areas is not None}
+    assert areas.get(("target", "source")) == (2 if " of " in kind else None)
+    assert areas.get(("target", "image")) == (4 if "of areas" in kind else None)
     for each in record.maps:
         assert each.weights is not None
         assert each.weights.shape[1:] == (len(record.items[each.query]), len(record.items[each.key]))
-    if kind == "flat":
+    if kind.endswith("flat"):
         (division,) = [each.weights for each in record.maps if each.key == "inputs"]
         assert division.sum(-1) == pytest.approx(1, abs=1e-5)
         parts = [each.weights.sum(-1) for each in record.maps if each.name.startswith("alignment")]

@@ -185,7 +185,16 @@ def test_an_ensemble_reads_what_its_models_read(run: Path, tmp_path: Path) -> No
 
 def test_a_record_shows_target_by_first_target_by_second_and_what_the_inputs_see_of_each_other(run: Path, optional: Path) -> None:
     for folder, names in (
-        (run, {"first input, cross 1", "second input, cross 1", "first input, encoder self 1", "second input, encoder self 2"}),
+        (
+            run,
+            {
+                "first input, cross 1",
+                "second input, cross 1",
+                "contribution of each input, cross 1",
+                "first input, encoder self 1",
+                "second input, encoder self 2",
+            },
+        ),
         (optional, {"first input, cross 2", "second input, cross 2", "left co-attention 1", "right co-attention 1"}),
     ):
         translator = Translator.open(folder)

@@ -20,8 +20,7 @@ from regard.config.base import (
     RunConfig,
     VocabularyConfig,
 )
-from regard.config.images import ImageConfig, Size, SmallCNNConfig
-from regard.config.models import KeyMode
+from regard.config.images import GridAreaConfig, ImageConfig, Size, SmallCNNConfig
 
 
 class CaptionDataConfig(Frozen):
@@ -72,15 +71,6 @@ class FeaturesConfig(Frozen):
 
 
 ImageEncoderConfig = SmallCNNConfig | TimmConfig | FeaturesConfig
-
-
-class GridAreaConfig(Frozen):
-    """Area attention over a grid (Li et al. 2018): rectangles of cells instead of single ones."""
-
-    height: int = Field(default=2, ge=1, le=MAX_SIZE, description="max rows of an area")
-    width: int = Field(default=2, ge=1, le=MAX_SIZE, description="max columns of an area")
-    key_mode: KeyMode = Field(default="mean", description="mean: Eq. 3; features: Eq. 9, learned; the others as in the authors' code")
-    value_mode: Literal["sum", "mean", "max"] = Field(default="sum", description="sum: Eq. 4")
 
 
 class HardConfig(Frozen):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -12,6 +12,7 @@ from regard.config.base import MAX_LAYERS, MAX_RATE, MAX_SIZE, Frozen
 Size = Annotated[int, Field(ge=1, le=MAX_SIZE)]
 Depth = Annotated[int, Field(ge=0, le=MAX_LAYERS)]
 Shade = Annotated[float, Field(ge=-MAX_RATE, le=MAX_RATE)]
+KeyMode = Literal["mean", "features", "max", "sample", "concat", "max_concat", "sum", "sample_concat", "sample_sum"]
 
 
 class ImageConfig(Frozen):
@@ -87,10 +88,28 @@ class SmallCNNConfig(Frozen):
         return side, side
 
 
+class GridAreaConfig(Frozen):
+    """Area attention over a grid (Li et al. 2018): rectangles of cells instead of single ones."""
+
+    height: int = Field(default=2, ge=1, le=MAX_SIZE, description="max rows of an area")
+    width: int = Field(default=2, ge=1, le=MAX_SIZE, description="max columns of an area")
+    key_mode: KeyMode = Field(default="mean", description="mean: Eq. 3; features: Eq. 9, learned; the others as in the authors' code")
+    value_mode: Literal["sum", "mean", "max"] = Field(default="sum", description="sum: Eq. 4")
+
+
+class ImageAreaConfig(GridAreaConfig):
+    """Rectangles of cells of an image that is the second input, in the first layers that attend to it."""
+
+    layers: int = Field(
+        default=2, ge=1, le=MAX_LAYERS, description="areas in this many first layers of encoder and decoder; more than there are: all"
+    )
+
+
 class SecondImageConfig(ImageConfig):
     """An image as the second input of a translation model: its preprocessing, and the network that computes the grid."""
 
     encoder: SmallCNNConfig = SmallCNNConfig()
+    area: ImageAreaConfig | None = Field(default=None, description="null: attend to single cells")
 
     @model_validator(mode="after")
     def _check_start(self) -> Self:
@@ -99,7 +118,16 @@ class SecondImageConfig(ImageConfig):
         return self
 
     @property
+    def preprocessing(self) -> dict[str, Any]:
+        """The settings of `ImageConfig` alone."""
+        return self.model_dump(mode="json", include=set(ImageConfig.model_fields))
+
+    @property
+    def grid(self) -> tuple[int, int]:
+        """Rows and columns of the grid."""
+        return self.encoder.grid(self.size)
+
+    @property
     def cells(self) -> int:
         """Number of cells of the grid."""
-        rows, columns = self.encoder.grid(self.size)
-        return rows * columns
+        return self.grid[0] * self.grid[1]

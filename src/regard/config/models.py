@@ -8,12 +8,11 @@ from typing import Any, Literal, Self
 from pydantic import Field, model_validator
 
 from regard.config.base import MAX_LAYERS, MAX_LENGTH, MAX_RATE, MAX_SIZE, Frozen, NormalizerName
-from regard.config.images import SecondImageConfig
+from regard.config.images import ImageAreaConfig, KeyMode, SecondImageConfig
 
 ScoreName = Literal["additive", "concat", "dot", "scaled_dot", "general", "location", "cosine"]
 # Their queries and keys must have equal sizes.
 SAME_SIZE_SCORES: frozenset[ScoreName] = frozenset({"dot", "scaled_dot", "cosine"})
-KeyMode = Literal["mean", "features", "max", "sample", "concat", "max_concat", "sum", "sample_concat", "sample_sum"]
 
 
 class AreaSettings(Frozen):
@@ -24,6 +23,14 @@ class AreaSettings(Frozen):
     value_mode: Literal["sum", "mean", "max"] = Field(default="sum", description="sum: Eq. 4")
     top_k: int | None = Field(default=None, ge=1, le=MAX_LENGTH, description="attend to the best areas of each query only")
     temperature: float = Field(default=1.0, gt=0, le=MAX_RATE, description="scores of areas are divided by it")
+
+
+class AreaConfig(AreaSettings):
+    """Area attention in a Transformer's first layers, in each of their attentions."""
+
+    layers: int = Field(
+        default=2, ge=1, le=MAX_LAYERS, description="areas in this many first layers of encoder and decoder; more than there are: all"
+    )
 
 
 class AttentionConfig(Frozen):
@@ -67,15 +74,19 @@ class SecondInputSettings(Frozen):
     """A second input beside the source: another language, a hint, or an image (`data.second_source`)."""
 
     image: SecondImageConfig | None = Field(
-        default=None, description="null: text; else images, which `data.second_source` names (size, encoder.channels ...)"
+        default=None, description="null: text; else images, which `data.second_source` names (size, encoder.channels, area.height ...)"
     )
-
+    area: AreaConfig | None = Field(default=None, description="areas of a second text; null: as in the first input")
     drop: float = Field(
         default=0.0,
         ge=0.0,
         lt=1.0,
         description="probability of hiding one of the two inputs in training; above 0 either may be missing when the model is used",
     )
+
+    def own_areas(self, first: AreaSettings | None) -> AreaSettings | ImageAreaConfig | None:
+        """Return the areas of the second input, where the first has `first`."""
+        return self.image.area if self.image is not None else self.area or first
 
 
 class SecondInputConfig(SecondInputSettings):
@@ -136,16 +147,30 @@ class RNNConfig(Frozen):
             raise ValueError(f"tie_embeddings needs readout_dim ({self.readout_dim}) = embed_dim ({self.embed_dim})")
         if self.reverse_source and self.bidirectional:
             raise ValueError("reverse_source needs bidirectional: false (both directions read the source either way)")
-        if self.attention is None and self.second is not None and self.second.kind not in ("joined", "flat"):
-            raise ValueError(f"second.kind {self.second.kind} combines two attentions, but attention is null; joined and flat need none")
-        if self.second is not None and self.attention is not None and self.attention.coverage:
-            raise ValueError("attention.coverage: of one source, but second is set")
-        if self.second is not None and self.second.image is not None:
-            raise ValueError("second.image: a recurrent model reads two texts; type=transformer and type=crossed read images")
+        if self.second is not None:
+            self._check_second(self.second)
         if self.copy_attention and self.attention is None:
             raise ValueError("copy_attention: copies by attention weights, but attention is null")
         _refuse_copying(self.copy_attention, self.second)
         return self
+
+    def _check_second(self, second: SecondInputConfig) -> None:
+        attention = self.attention
+        if attention is None and second.kind not in ("joined", "flat"):
+            raise ValueError(f"second.kind {second.kind} combines two attentions, but attention is null; joined and flat need none")
+        if attention is None and second.image is not None and second.kind == "flat":
+            raise ValueError("second.image: the decoder attends to the cells, but attention is null; second.kind joined needs none")
+        if attention is None and (second.area or (second.image and second.image.area)):
+            raise ValueError("second.area: attention is null")
+        if attention is None:
+            return
+        _check_areas(attention.area, second)
+        if attention.coverage:
+            raise ValueError("attention.coverage: of one source, but second is set")
+        if second.image is not None and attention.window != "global":
+            raise ValueError(f"attention.window {attention.window}: of positions in a sentence, but second.image is a grid")
+        if attention.score == "location" and second.own_areas(attention.area) is not None:
+            raise ValueError("second.area: a location score has no keys that an area could be made of")
 
     @property
     def attends(self) -> bool:
@@ -156,14 +181,6 @@ class RNNConfig(Frozen):
     def decoder_attentions(self) -> int:
         """Number of layers with attention over the source: 0, a recurrent decoder has one attention, without layers."""
         return 0
-
-
-class AreaConfig(AreaSettings):
-    """Area attention in a Transformer's first layers, in each of their attentions."""
-
-    layers: int = Field(
-        default=2, ge=1, le=MAX_LAYERS, description="areas in this many first layers of encoder and decoder; more than there are: all"
-    )
 
 
 class TransformerSettings(Frozen):
@@ -240,7 +257,7 @@ class TransformerConfig(TransformerSettings):
 
     @model_validator(mode="after")
     def _check_parts(self) -> Self:
-        _refuse_areas(self.area, self.second)
+        _check_areas(self.area, self.second)
         _refuse_copying(self.copy_attention, self.second)
         if self.decoder == "recurrent" and self.second is not None:
             raise ValueError("decoder: recurrent reads one input; `type: rnn` reads two")
@@ -293,7 +310,7 @@ class CrossedConfig(TransformerSettings):
     def _check_residual(self) -> Self:
         if self.second is not None and self.residual == "own":
             raise ValueError("residual: own needs two inputs of one length; with `second` it is asking")
-        _refuse_areas(self.area, self.second)
+        _check_areas(self.area, self.second)
         _refuse_copying(self.copy_attention, self.second)
         if self.copy_attention and self.swap_probability:
             raise ValueError(f"copy_attention needs swap_probability 0, found {self.swap_probability}: it would copy neighbours")
@@ -305,9 +322,18 @@ def _refuse_copying(copying: bool, second: SecondInputSettings | None) -> None:
         raise ValueError("copy_attention: copies from one source, but second is set")
 
 
-def _refuse_areas(area: AreaConfig | None, second: SecondInputSettings | None) -> None:
-    if area is not None and second is not None and second.image is not None:
-        raise ValueError("area: runs of tokens, which the cells of an image are not; null with second.image")
+def _check_areas(area: AreaSettings | None, second: SecondInputConfig | CrossedInputConfig | None) -> None:
+    if second is None:
+        return
+    image, own = second.image, second.area
+    if image is not None and own is not None:
+        raise ValueError("second.area: runs of tokens, but the second input is an image; second.image.area are rectangles of its cells")
+    if second.kind not in ("joined", "flat"):
+        return
+    if own is not None:
+        raise ValueError("second.area: second.kind joined and flat attend to both inputs as one sequence, with the areas of the first")
+    if image is not None and (area is not None or image.area is not None):
+        raise ValueError("area: second.kind joined and flat mix words and cells in one sequence, without runs or rectangles")
 
 
 ModelConfig = RNNConfig | TransformerConfig | CrossedConfig

@@ -10,7 +10,9 @@ from torch import Tensor, nn
 
 from regard.errors import ConfigError
 from regard.integrations.graph import Graph, Value
-from regard.integrations.graph_parts import linear
+from regard.integrations.graph_parts import length_mask, linear
+from regard.models.embedding import grid_positions
+from regard.models.image_embedding import ImageEmbedding
 from regard.models.image_encoder import GivenFeatures, ImageEncoder, SmallCNN
 
 
@@ -34,6 +36,22 @@ def image_features(encoder: ImageEncoder, graph: Graph, name: str = "images") ->
         shape = graph.concat([x.size(0), graph.integers([cells, 2])], 0)
         x = graph.concat([x, graph.add("Expand", graph.weight(places, "coordinates"), shape)], 2)
     return linear(encoder.cell, x).apply("Relu")
+
+
+def image_states(graph: Graph, embedding: ImageEmbedding) -> tuple[Value, Value, Value]:
+    """Declare images as the second input; return its states (B, L, E), lengths (B,) and the mask (B, L).
+
+    The states are the cells and the vector of the end, unless the model takes cells only; of a missing image, whose length is 1, that
+    vector alone.
+    """
+    dim, lengths = embedding.end.shape[0], graph.input("second.lengths", "int64", "B")
+    features = image_features(embedding.image_encoder, graph, "second.images")
+    places = graph.weight(grid_positions(embedding.image_encoder.grid, dim), "second.positions")
+    cells = linear(embedding.project, features) + places
+    end = graph.add("Expand", graph.weight(embedding.end), graph.concat([cells.size(0), graph.integers([1, dim])], 0))
+    given = graph.add("Less", graph.integer(1), lengths).unsqueeze(1, 2)
+    states = graph.add("Where", given, cells if embedding.cells_only else graph.concat([cells, end], 1), end)
+    return states, lengths, length_mask(lengths, states.size(1))
 
 
 @torch.no_grad()

@@ -16,11 +16,13 @@ class Rows(NamedTuple):
         places: (B, S) int64, the position of each element in the two padded inputs side by side.
         mask: (B, S), real positions.
         lengths: (B,).
+        without_end: the second input has no state for its EOS, whose weight is 0.
     """
 
     places: Value
     mask: Value
     lengths: Value
+    without_end: bool = False
 
     def states(self, first: Value, second: Value) -> Value:
         """Join states (B, T1, D) and (B, T2, D): (B, S, D), padding arbitrary."""
@@ -29,7 +31,8 @@ class Rows(NamedTuple):
 
     def weights(self, first: Value, second: Value) -> Value:
         """Join weights (B, K, T1) and (B, K, T2): (B, K, S), zero for padding."""
-        whole = first.graph.concat([first, second], 2)
+        parts = [first, second, *([first.graph.zeros(first.size(0), first.size(1), 1)] if self.without_end else [])]
+        whole = first.graph.concat(parts, 2)
         return _taken(whole, self.places.unsqueeze(1), 2).where(self.mask.unsqueeze(1), 0.0)
 
     def source(self, states: Value, dim: int) -> Source:
@@ -40,7 +43,7 @@ class Rows(NamedTuple):
         """Pass the layout to every step."""
         places = generator.source("row.places", self.places, "int64", "B", "S")
         mask = generator.source("row.mask", self.mask, "bool", "B", "S")
-        return Rows(places, mask, self.lengths)
+        return self._replace(places=places, mask=mask)
 
 
 def _taken(whole: Value, places: Value, axis: int) -> Value:
@@ -50,8 +53,9 @@ def _taken(whole: Value, places: Value, axis: int) -> Value:
     return graph.add("GatherElements", whole, graph.add("Expand", places, graph.concat(shape, 0)), axis=axis)
 
 
-def join_rows(first_lengths: Value, second_lengths: Value, first_size: Value, second_size: Value) -> Rows:
-    """Lay out rows of two inputs of lengths (B,), which are padded to sizes (1,)."""
+def join_rows(first_lengths: Value, second_lengths: Value, first_size: Value, second_size: Value, *, without_end: bool = False) -> Rows:
+    """Lay out rows of two inputs of lengths (B,), which are padded to sizes (1,); `without_end` as in `Rows`."""
+    second_size = second_size + second_lengths.graph.integer(1) if without_end else second_size
     graph: Graph = first_lengths.graph
     lengths = first_lengths + second_lengths
     places = graph.count(graph.add("ReduceMax", lengths, axes=[0], keepdims=1))  # (S,)
@@ -59,4 +63,4 @@ def join_rows(first_lengths: Value, second_lengths: Value, first_size: Value, se
     beyond = one - graph.add("Less", places.unsqueeze(0), own).cast("int64")  # (B, S): 1 in the second input
     # Padding may lie anywhere, but within the inputs.
     found = graph.add("Min", places + beyond * (first_size - own), first_size + second_size - one)
-    return Rows(found, length_mask(lengths, places.size(0)), lengths)
+    return Rows(found, length_mask(lengths, places.size(0)), lengths, without_end)

@@ -9,12 +9,14 @@ from torch import nn
 
 from regard.attention import AdditiveScore, Attention, MultiHeadAttention
 from regard.errors import ConfigError
-from regard.integrations.graph import ModelGraphs, Value
+from regard.integrations.graph import Graph, ModelGraphs, Value
 from regard.integrations.graph_attention import Attended, Heads, Items, attend_heads, attend_items, encode
 from regard.integrations.graph_generator import Generator, Source, carry_layers, layer_states, source_heads, source_items, step_stack
+from regard.integrations.graph_images import image_states
 from regard.integrations.graph_inputs import Rows, join_rows
 from regard.integrations.graph_parts import Final, embed, encode_recurrent, linear, positions, sums_to_one, text_input
 from regard.models import Encoder, RecurrentEncoderDecoder
+from regard.models.image_embedding import ImageEmbedding
 from regard.models.readout import DeepReadout, Readout
 from regard.models.rnn_attention import TwoAttentions, covers
 from regard.models.rnn_decoder import Bridge
@@ -94,18 +96,29 @@ def _encode(generator: Generator, model: RecurrentEncoderDecoder) -> Encoded:
     if not isinstance(model, TwoInputRecurrent):
         states, final = encode_recurrent(encoder, embedded, lengths)
         return Encoded([Source(states, dim, mask, lengths)], None, final)
-    tokens2, lengths2, mask2 = text_input(graph, "second")
-    embedded2 = embed(model.second_embedding, tokens2)
-    rows = join_rows(lengths, lengths2, tokens.size(1), tokens2.size(1))
-    if model.second_encoder is None:
+    embedded2, lengths2, mask2 = _second(graph, model)
+    without_end = getattr(model.second_embedding, "cells_only", False)
+    rows = join_rows(lengths, lengths2, tokens.size(1), embedded2.size(1), without_end=without_end)
+    if model.joined:
         states, final = encode_recurrent(encoder, rows.states(embedded, embedded2), rows.lengths)
         return Encoded([rows.source(states, dim)], None, final)
-    first, second = encode_recurrent(encoder, embedded, lengths), encode_recurrent(model.second_encoder, embedded2, lengths2)
+    first = encode_recurrent(encoder, embedded, lengths)
+    if model.second_encoder is None:  # the cells of an image
+        second = embedded2.where(mask2.unsqueeze(2), 0.0), first[1]
+    else:
+        second = encode_recurrent(model.second_encoder, embedded2, lengths2)
     final = [tuple((one + two) * 0.5 for one, two in zip(*parts, strict=True)) for parts in zip(first[1], second[1], strict=True)]
     if isinstance(model.decoder.attention, TwoAttentions):
         return Encoded([Source(first[0], dim, mask, lengths), Source(second[0], dim, mask2, lengths2)], rows, final)
     states = rows.states(first[0], second[0]).where(rows.mask.unsqueeze(2), 0.0)
     return Encoded([rows.source(states, dim)], None, final)
+
+
+def _second(graph: Graph, model: TwoInputRecurrent) -> tuple[Value, Value, Value]:
+    if isinstance(model.second_embedding, ImageEmbedding):
+        return image_states(graph, model.second_embedding)
+    tokens, lengths, mask = text_input(graph, "second")
+    return embed(model.second_embedding, tokens), lengths, mask
 
 
 def _encode_mean(model: TransformerRecurrent, embedded: Value, lengths: Value, mask: Value) -> tuple[Value, list[tuple[Value, ...]]]:

@@ -12,14 +12,13 @@ from regard.errors import ConfigError
 from regard.integrations.graph import ModelGraphs, Value
 from regard.integrations.graph_attention import Attended, Heads, attend_heads, encode, encode_crossed, of_areas, weigh
 from regard.integrations.graph_generator import PAST, Generator, Source, source_heads
-from regard.integrations.graph_images import image_features
+from regard.integrations.graph_images import image_states
 from regard.integrations.graph_inputs import Rows, join_rows
 from regard.integrations.graph_parts import (
     after,
     before,
     embed,
     feed_forward,
-    length_mask,
     linear,
     norm,
     positions,
@@ -29,7 +28,7 @@ from regard.integrations.graph_parts import (
 from regard.models import Encoder, Transformer
 from regard.models.cross_attention import SourcePairAttention
 from regard.models.crossed import CrossedEncoder, CrossedSourceAttention
-from regard.models.embedding import PositionKind, grid_positions
+from regard.models.embedding import PositionKind
 from regard.models.image_embedding import ImageEmbedding
 from regard.models.transformer_decoder import Decoder
 from regard.models.transformer_layers import DecoderLayer, SourceAttention
@@ -73,26 +72,14 @@ def _text(generator: Generator, embedding: nn.Embedding, kind: PositionKind, nam
     return _Text(embed(embedding, tokens) + positions(generator.encoder, places, embedding.embedding_dim, kind), lengths, mask)
 
 
-def _picture(generator: Generator, embedding: ImageEmbedding) -> _Text:
-    # The cells and the vector of the end; of a missing image, whose length is 1, that vector alone.
-    graph, dim = generator.encoder, embedding.end.shape[0]
-    lengths = graph.input("second.lengths", "int64", "B")
-    features = image_features(embedding.image_encoder, graph, "second.images")
-    places = graph.weight(grid_positions(embedding.image_encoder.grid, dim), "second.positions")
-    cells = linear(embedding.project, features) + places
-    end = graph.add("Expand", graph.weight(embedding.end), graph.concat([cells.size(0), graph.integers([1, dim])], 0))
-    given = graph.add("Less", graph.integer(1), lengths).unsqueeze(1, 2)
-    states = graph.add("Where", given, graph.concat([cells, end], 1), end)
-    return _Text(states, lengths, length_mask(lengths, states.size(1)))
-
-
 def _two_sources(generator: Generator, model: TwoInputTransformer, first: _Text) -> Sources:
     dim = model.source_embedding.embedding_dim
     if isinstance(model.second_embedding, ImageEmbedding):
-        second = _picture(generator, model.second_embedding)
+        second = _Text(*image_states(generator.encoder, model.second_embedding))
     else:
         second = _text(generator, model.second_embedding, model.positions, "second")
-    rows = join_rows(first.lengths, second.lengths, first.states.size(1), second.states.size(1))
+    sizes, without_end = (first.states.size(1), second.states.size(1)), getattr(model.second_embedding, "cells_only", False)
+    rows = join_rows(first.lengths, second.lengths, *sizes, without_end=without_end)
     match model.encoder:
         case CrossedEncoder() as encoder:
             states = encode_crossed(encoder, (first.states, second.states), (first.mask, second.mask))
@@ -151,7 +138,8 @@ def _read(generator: Generator, layer: DecoderLayer, x: Value, sources: Sequence
     """Attend to the sources, with residual connection and norm; return the weights (B, H, K, S) of each, too."""
 
     def attend(attention: MultiHeadAttention, query: Value, source: Source, side: str = "") -> Attended:
-        return attend_heads(attention, query, source_heads(generator, f"cross.{number}{side}", attention, source))
+        found = attend_heads(attention, query, source_heads(generator, f"cross.{number}{side}", attention, source))
+        return found._replace(weights=sums_to_one(found.weights)) if side and attention.areas is not None else found
 
     attention, given = layer.cross_attention, before(layer.cross_attention_norm, x)
     if isinstance(attention, SourceAttention):
@@ -162,6 +150,7 @@ def _read(generator: Generator, layer: DecoderLayer, x: Value, sources: Sequence
     if isinstance(layer, SerialDecoderLayer):
         x = after(layer.cross_attention_norm, x, left.context)
         right = attend(attention.right, before(layer.second_norm, x), sources[1], ".right")
+        _note_contributions(attention, left.context, right.context)
         return after(layer.second_norm, x, right.context), [left.weights, right.weights]
     context, weights = _combined(attention, given, left, attend(attention.right, given, sources[1], ".right"))
     return after(layer.cross_attention_norm, x, context), weights
@@ -172,8 +161,13 @@ def _combined(attention: SourcePairAttention, query: Value, left: Attended, righ
     match attention:
         case CrossedSourceAttention():
             parts = [feed_forward(attention.left_feed_forward, left.context), feed_forward(attention.right_feed_forward, right.context)]
+            if attention.two_inputs and graph.maps:
+                name, halves = graph.weights.name_of(attention.join.weight), attention.join.weight.chunk(2, 1)
+                own, other = (graph.weight(half.mT.contiguous(), f"{name}.{side}") for side, half in enumerate(halves))
+                _note_contributions(attention, parts[0] @ own, parts[1] @ other)
             return linear(attention.join, graph.concat(parts, 2)), weights
         case TwoSourceAttention() if attention.share is None:
+            _note_contributions(attention, left.context, right.context)
             return left.context + right.context, weights
         case TwoSourceAttention():
             share = cast(MultiHeadAttention, attention.share)
@@ -187,3 +181,11 @@ def _combined(attention: SourcePairAttention, query: Value, left: Attended, righ
             return context, [one * shares.cut(3, side, side + 1) for side, one in enumerate(weights)]
         case _:
             raise ConfigError(f"{type(attention).__name__}: this attention cannot be exported")
+
+
+def _note_contributions(attention: SourcePairAttention, first: Value, second: Value) -> None:
+    """Output the shares (B, K, 2) of two contributions (B, K, E), see `regard.models.cross_attention.norm_shares`."""
+    graph = first.graph
+    if graph.maps:
+        norms = graph.concat([(one * one).sum(-1).apply("Sqrt") for one in (first, second)], 2)
+        graph.attends(attention, sums_to_one(norms))

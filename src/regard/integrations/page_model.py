@@ -157,7 +157,7 @@ def _search_maps(run: OpenedRun, graphs: ModelGraphs) -> dict[str, Any]:
         maps = [{**shown_as(layer)._asdict(), "layer": layer.layer, **more} for layer, more in found]
         return {**described, "maps": maps, "grid": cast(ShowAttendTell | CaptionTransformer, run.model).grid}
     if second := _second(run):
-        cells = {} if second.image is None else {"cells": second.image.cells, "grid": second.image.encoder.grid(second.image.size)}
+        cells = {} if second.image is None else {"cells": second.image.cells, "grid": second.image.grid}
         described["second"] = {"divides": second.kind in DIVIDING, "optional": second.drop > 0, **cells}
     names = map_names([layer for layer, _ in found])
     maps = [{**_between(layer), **more, "name": name} for (layer, more), name in zip(found, names, strict=True)]

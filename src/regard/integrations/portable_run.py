@@ -292,7 +292,7 @@ def describe(run: OpenedRun, graphs: ModelGraphs) -> dict[str, Any]:
     if isinstance(config, CaptioningConfig):
         found["image"] = config.image.model_dump(mode="json")
     elif isinstance(config, TranslationConfig) and config.second is not None and config.second.image is not None:
-        found["image"] = config.second.image.model_dump(mode="json", exclude={"encoder"})
+        found["image"] = config.second.image.preprocessing
         found["image"]["cells"] = config.second.image.cells
     return found
 

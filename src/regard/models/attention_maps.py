@@ -28,7 +28,8 @@ class LayerAttention(NamedTuple):
         kind: "self"; "cross", of a Transformer's decoder to the source, or of a recurrent one to one of two; "co-attention", of one encoder
             branch to the other; "alignment", of a recurrent decoder to the source.
         query: side of the queries (axis T), "source" or "target"; for two inputs "first" or "second".
-        key: side of the keys (axis S). "inputs": a decoder's attention over two inputs, S = 2.
+        key: side of the keys (axis S). "inputs": a decoder's attention over two inputs, or without one the share of each in the norm of
+            what it adds; S = 2.
         layer: layer of encoder or decoder, from 0; None without layers.
         weights: (B, H, T, S) item weights, H = 1 without heads; zeros for padded queries. With summed values of areas, each item gets the
             area's whole weight, so rows may sum to more than 1.
@@ -76,7 +77,7 @@ def attention_site(name: str, inputs: tuple[AttentionSide, AttentionSide] = ("so
             return AttentionSite("self", "target", "target", int(number))
         case ["decoder", "layers", number, "cross_attention", "left" | "right" as side]:
             return AttentionSite("cross", "target", inputs[side == "right"], int(number))
-        case ["decoder", "layers", number, "cross_attention", "share"]:
+        case ["decoder", "layers", number, "cross_attention"] | ["decoder", "layers", number, "cross_attention", "share"]:
             return AttentionSite("cross", "target", "inputs", int(number))
         case ["decoder", "layers", number, "cross_attention", _]:
             return AttentionSite("cross", "target", "source", int(number))
@@ -114,7 +115,8 @@ def collect_attention(model: nn.Module, recorded: Sequence[RecordedWeights], len
         if place.key == "inputs" and parts[0] is not None and len(parts[0]) != len(lengths["source"]):
             parts = [None if part is None else part.squeeze(2).unflatten(0, (len(lengths["source"]), -1)).transpose(1, 2) for part in parts]
         if place.query in lengths and parts[0] is not None:
-            real = ops.length_mask(lengths[place.query], parts[0].shape[2])[:, None, :, None]
+            size = parts[0].shape[2]  # the cells of an image may lack the EOS that the length counts
+            real = ops.length_mask(lengths[place.query].clamp(max=size), size)[:, None, :, None]
             parts = [None if part is None else part.masked_fill(~real, 0.0) for part in parts]
         items, areas = parts
         assert items is not None

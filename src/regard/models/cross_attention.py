@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -12,7 +12,7 @@ from regard import ops
 from regard.attention import Areas, AttentionOutput, HeadMemory, IndexedMemory, MultiHeadAttention
 from regard.attention.areas import scored_area_length
 from regard.attention.indexed_memory import index_sources
-from regard.attention.recorder import is_recording
+from regard.attention.recorder import is_recording, note_weights
 from regard.constructor_checks import checked
 from regard.errors import ShapeError
 
@@ -82,9 +82,27 @@ class SourcePairAttention(nn.Module):
         return tuple(cache_source(attention, source, for_decoding=for_decoding) for attention, source in pairs)
 
     def attend(self, query: Tensor, memories: Sequence[SourceMemory], *, need_weights: bool) -> list[AttentionOutput]:
-        """Attend to each source with queries (B, T, E)."""
+        """Attend to each source with queries (B, T, E); the weights of a source sum to 1, with areas, too."""
         pairs = zip((self.left, self.right), memories, strict=True)
-        return [cross_attend(attention, query, memory, need_weights=need_weights) for attention, memory in pairs]
+        return [pair_attend(attention, query, memory, need_weights=need_weights) for attention, memory in pairs]
+
+    def note_contributions(self, contributions: Callable[[], tuple[Tensor, Tensor]]) -> None:
+        """Record the shares (B, 1, T, 2) of two contributions (B, T, E) to a residual stream, as weights of this module."""
+        if is_recording():
+            note_weights(self, lambda _: (norm_shares(*contributions()).unsqueeze(1), None))
+
+
+def norm_shares(first: Tensor, second: Tensor) -> Tensor:
+    """Return the shares (..., 2) of two vectors (..., E) in the sum of their norms; 0 and 0 of zeros.
+
+    The norm of what an attention adds says how much it counts where its weights do not. Kobayashi et al. 2020 (arXiv:2004.10102).
+
+    Example:
+        >>> norm_shares(torch.tensor([3.0, 0.0]), torch.tensor([0.0, -1.0])).tolist()
+        [0.75, 0.25]
+    """
+    norms = torch.stack([first.norm(dim=-1), second.norm(dim=-1)], -1)
+    return norms / norms.sum(-1, keepdim=True).clamp(min=torch.finfo(norms.dtype).tiny)
 
 
 def weights_of(found: Sequence[AttentionOutput]) -> tuple[Tensor, ...] | None:
@@ -145,6 +163,27 @@ def cross_attend(attention: MultiHeadAttention, query: Tensor, memory: SourceMem
         weights = found.weights.unflatten(2, (each, -1)).transpose(1, 2).flatten(0, 1)
         return found._replace(context=context, weights=weights)
     return attention.attend(query, memory, need_weights=need_weights)
+
+
+def pair_attend(attention: MultiHeadAttention, query: Tensor, memory: SourceMemory, *, need_weights: bool) -> AttentionOutput:
+    """Attend as `cross_attend`, with weights that sum to 1 so that those of two sources can be compared.
+
+    With summed values each item of an area has the area's whole weight: large areas would outweigh the other source.
+
+    Example:
+        >>> import torch
+        >>> from regard.attention import Areas
+        >>> attention = MultiHeadAttention(6, 2, areas=Areas(3))
+        >>> cache = cache_source(attention, Source(torch.ones(3, 5, 6), None), for_decoding=True)
+        >>> found = pair_attend(attention, torch.ones(3, 7, 6), cache, need_weights=True)
+        >>> torch.allclose(found.weights.sum(-1), torch.ones(3, 2, 7))
+        True
+    """
+    found = cross_attend(attention, query, memory, need_weights=need_weights)
+    if found.weights is None or attention.areas is None:
+        return found
+    total = found.weights.sum(-1, keepdim=True).clamp(min=torch.finfo(found.weights.dtype).tiny)
+    return found._replace(weights=found.weights / total)
 
 
 def mean_head_weights(weights: Tensor) -> Tensor:

@@ -138,6 +138,7 @@ class CrossedSourceAttention(SourcePairAttention):
         right: attention to the second.
         left_feed_forward: feed-forward layer after the left attention.
         right_feed_forward: feed-forward layer after the right attention.
+        two_inputs: the sources are two inputs, whose contributions are recorded.
 
     Parameters: `left.*`, `right.*`, `left_feed_forward.*`, `right_feed_forward.*`, `join.weight` (E, 2 E), `join.bias` (E,).
 
@@ -151,9 +152,16 @@ class CrossedSourceAttention(SourcePairAttention):
 
     @checked
     def __init__(
-        self, left: MultiHeadAttention, right: MultiHeadAttention, left_feed_forward: FeedForward, right_feed_forward: FeedForward
+        self,
+        left: MultiHeadAttention,
+        right: MultiHeadAttention,
+        left_feed_forward: FeedForward,
+        right_feed_forward: FeedForward,
+        *,
+        two_inputs: bool = False,
     ) -> None:
         super().__init__(left, right)
+        self.two_inputs = two_inputs
         dim = left.output.out_features
         self.left_feed_forward = left_feed_forward
         self.right_feed_forward = right_feed_forward
@@ -164,14 +172,17 @@ class CrossedSourceAttention(SourcePairAttention):
     def forward(self, query: Tensor, memories: Sequence[SourceMemory], *, need_weights: bool) -> CrossAttentionOutput:
         """Attend with queries (B, T, E)."""
         left, right = both = self.attend(query, memories, need_weights=need_weights)
-        found = torch.cat([self.left_feed_forward(left.context), self.right_feed_forward(right.context)], -1)
-        return CrossAttentionOutput(self.join(found), weights_of(both))
+        first, second = self.left_feed_forward(left.context), self.right_feed_forward(right.context)
+        if self.two_inputs:
+            own, other = self.join.weight.chunk(2, 1)
+            self.note_contributions(lambda: (ops.linear(first, own), ops.linear(second, other)))
+        return CrossAttentionOutput(self.join(torch.cat([first, second], -1)), weights_of(both))
 
 
 class CrossedTransformer(Transformer):
     """Translate with two encoder branches that read the same sentence, each with its own dropout and corruption.
 
-    Li et al. 2019, section 2.2. For two different inputs use the parts: `decoder(x, encoder(x1, x2, mask1, mask2))`.
+    Li et al. 2019, section 2.2. For two different inputs: `regard.models.TwoInputTransformer`.
 
     Args:
         source_embedding: (V_source, E), scaled; shared by both branches.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from torch import nn
 
@@ -39,7 +39,8 @@ from regard.config import (
     TransformerSettings,
     TranslationConfig,
 )
-from regard.config.models import SAME_SIZE_SCORES
+from regard.config.images import GridAreaConfig, ImageAreaConfig, SecondImageConfig
+from regard.config.models import SAME_SIZE_SCORES, AreaConfig, SecondInputSettings
 from regard.errors import ConfigError
 from regard.models.captioning import build_captioner
 from regard.models.classifier import build_classifier
@@ -210,9 +211,14 @@ def _recurrent(config: RNNConfig, source_sizes: tuple[int, int], target_size: in
         parts = (source_embedding, encoder, bridge, decoder, output)
         model = RecurrentEncoderDecoder(*parts, dropout=config.dropout, coverage_loss=weight)
     else:
-        tables = (source_embedding, target_embedding if config.share_embeddings else embedding(source_sizes[1], config.embed_dim))
-        encoders = (encoder,) if config.second.kind == "joined" else (encoder, _recurrent_encoder(config))
-        model = TwoInputRecurrent(tables, encoders, bridge, decoder, output, dropout=config.dropout, drop=config.second.drop)
+        joined, image = config.second.kind == "joined", config.second.image
+        if image is not None:
+            second = _image_embedding(image, config.embed_dim if joined else encoder.output_dim)
+        else:
+            second = target_embedding if config.share_embeddings else embedding(source_sizes[1], config.embed_dim)
+        encoders = (encoder,) if joined else (encoder, _recurrent_encoder(config) if image is None else None)
+        parts = ((source_embedding, second), encoders, bridge, decoder, output)
+        model = TwoInputRecurrent(*parts, dropout=config.dropout, drop=config.second.drop)
     initialize(model, config.init)
     return model
 
@@ -229,7 +235,7 @@ def _decoder_attention(config: RNNConfig, states_dim: int) -> DecoderAttention |
         return None
     if config.second is None or config.second.kind in ("flat", "joined"):
         return _attention(attention, config.decoder_dim, states_dim)
-    left, right = (_attention(attention, config.decoder_dim, states_dim) for _ in range(2))
+    left, right = (_attention(attention, config.decoder_dim, states_dim, second) for second in (None, config.second))
     one = states_dim if attention.num_heads is None else config.decoder_dim
     return TwoAttentions(left, right, config.decoder_dim, one, combine=config.second.kind, attention_dim=attention.attention_dim)
 
@@ -242,23 +248,37 @@ def _readout(config: RNNConfig, context_dim: int) -> Readout:
             return TanhReadout(config.decoder_dim, context_dim, config.readout_dim)
 
 
-def _attention(config: AttentionConfig, query_dim: int, key_dim: int) -> Attention | MultiHeadAttention:
+def _attention(
+    config: AttentionConfig, query_dim: int, key_dim: int, second: SecondInputSettings | None = None
+) -> Attention | MultiHeadAttention:
+    area = config.area if second is None else second.own_areas(config.area)
     if config.num_heads is None:
         return Attention(
             _score(config, query_dim, key_dim),
             window=_window(config, query_dim),
-            areas=_areas(config.area, key_dim),
+            areas=_areas(area, key_dim, _grid(second)),
             normalizer=config.normalizer,
         )
     if query_dim % config.num_heads:
         raise ConfigError(f"model.attention.num_heads: {config.num_heads} must divide model.decoder_dim, which is {query_dim}")
-    areas = _areas(config.area, query_dim // config.num_heads)
+    areas = _areas(area, query_dim // config.num_heads, _grid(second))
     return MultiHeadAttention(query_dim, config.num_heads, memory_dim=key_dim, areas=areas, normalizer=config.normalizer)
 
 
-def _areas(config: AreaSettings | None, dim: int) -> Areas | None:
+def _image_embedding(image: SecondImageConfig, dim: int) -> ImageEmbedding:
+    encoder = build_image_encoder(image.encoder, image_size=image.size)
+    return ImageEmbedding(encoder, dim, cells_only=image.area is not None)
+
+
+def _grid(second: SecondInputSettings | None) -> tuple[int, int] | None:
+    return None if second is None or second.image is None else second.image.grid
+
+
+def _areas(config: AreaSettings | GridAreaConfig | None, dim: int, grid: tuple[int, int] | None = None) -> Areas | None:
     if config is None:
         return None
+    if isinstance(config, GridAreaConfig):
+        return Areas((config.height, config.width), grid, key_mode=config.key_mode, value_mode=config.value_mode, dim=dim)
     return Areas(
         config.max_area,
         key_mode=config.key_mode,
@@ -336,9 +356,9 @@ def _transformer_recurrent(config: TransformerConfig, source_size: int, target_s
     return TransformerRecurrent(source_embedding, _encoder(config), bridge, decoder, output, dropout=config.dropout)
 
 
-def _encoder(config: TransformerConfig) -> Encoder:
+def _encoder(config: TransformerConfig, *, second: SecondInputSettings | None = None) -> Encoder:
     layers = [
-        EncoderLayer(_heads(config, number), _feed_forward(config), pre=config.norm == "pre", dropout=config.dropout)
+        EncoderLayer(_heads(config, number, second), _feed_forward(config), pre=config.norm == "pre", dropout=config.dropout)
         for number in range(config.encoder_layers)
     ]
     return Encoder(layers, _last_norm(config))
@@ -373,11 +393,11 @@ def _two_inputs(config: TransformerConfig | CrossedConfig, source_sizes: tuple[i
         if kind == "joined":
             encoder = JoinedEncoder(_encoder(config), config.embed_dim)
         else:
-            encoder = TwoEncoders(_encoder(config), _encoder(config), flat=kind == "flat")
+            encoder = TwoEncoders(_encoder(config), _encoder(config, second=config.second), flat=kind == "flat")
         cross_attentions = [_source_attention(config, number) for number in range(config.decoder_layers)]
     first, target_embedding, output = _tables(config, source_sizes[0], target_size)
     if image := config.second.image:
-        second = ImageEmbedding(build_image_encoder(image.encoder, image_size=image.size), config.embed_dim)
+        second = _image_embedding(image, config.embed_dim)
     else:
         second = target_embedding if config.share_embeddings else ScaledEmbedding(source_sizes[1], config.embed_dim)
     decoder = _decoder(config, cross_attentions, norm, layer=SerialDecoderLayer if kind == "serial" else DecoderLayer)
@@ -392,14 +412,14 @@ def _source_attention(config: TransformerConfig, layer: int) -> SourceAttention 
         share = None
         if kind == "hierarchical":
             share = MultiHeadAttention(config.embed_dim, config.num_heads, dropout=config.attention_dropout, normalizer=config.normalizer)
-        return TwoSourceAttention(_heads(config, layer), _heads(config, layer), share)
+        return TwoSourceAttention(_heads(config, layer), _heads(config, layer, config.second), share)
     return SourceAttention(_heads(config, layer))
 
 
 def _crossed_parts(config: CrossedConfig) -> tuple[CrossedEncoder, list[CrossedSourceAttention]]:
     encoder_layers = [
         CrossedEncoderLayer(
-            CrossedAttention(_heads(config, number), _heads(config, number)),
+            CrossedAttention(_heads(config, number), _heads(config, number, config.second)),
             _feed_forward(config),
             _feed_forward(config),
             pre=config.norm == "pre",
@@ -409,7 +429,13 @@ def _crossed_parts(config: CrossedConfig) -> tuple[CrossedEncoder, list[CrossedS
         for number in range(config.encoder_layers)
     ]
     cross_attentions = [
-        CrossedSourceAttention(_heads(config, number), _heads(config, number), _feed_forward(config), _feed_forward(config))
+        CrossedSourceAttention(
+            _heads(config, number),
+            _heads(config, number, config.second),
+            _feed_forward(config),
+            _feed_forward(config),
+            two_inputs=config.second is not None,
+        )
         for number in range(config.decoder_layers)
     ]
     norms = (nn.LayerNorm(config.embed_dim), nn.LayerNorm(config.embed_dim)) if config.norm == "pre" else None
@@ -443,9 +469,10 @@ def _feed_forward(config: TransformerSettings) -> FeedForward:
     return FeedForward(config.embed_dim, config.ff_dim, dropout=config.activation_dropout, activation=config.activation)
 
 
-def _heads(config: TransformerSettings, layer: int) -> MultiHeadAttention:
-    area = config.area if config.area is not None and layer < config.area.layers else None
-    areas = _areas(area, config.embed_dim // config.num_heads)
+def _heads(config: TransformerSettings, layer: int, second: SecondInputSettings | None = None) -> MultiHeadAttention:
+    # Attention to the second input has the areas of `second`.
+    area = cast(AreaConfig | ImageAreaConfig | None, config.area if second is None else second.own_areas(config.area))
+    areas = None if area is None or layer >= area.layers else _areas(area, config.embed_dim // config.num_heads, _grid(second))
     return MultiHeadAttention(
         config.embed_dim, config.num_heads, dropout=config.attention_dropout, areas=areas, normalizer=config.normalizer
     )

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from regard import ops
@@ -93,10 +94,13 @@ def join_rows(first: Tensor, second: Tensor, lengths: Tensor) -> Tensor:
 def join_weights(first: Tensor, second: Tensor, lengths: Tensor) -> Tensor:
     """Concatenate weights (B, K, T1) and (B, K, T2) of two inputs of lengths (B, 2): (B, K, S), zero-padded.
 
+    The cells of an image may lack the EOS after them, whose weight is then 0.
+
     Example:
         >>> join_weights(torch.tensor([[[1.0, 0.0]]]), torch.tensor([[[0.25, 0.75]]]), torch.tensor([[1, 2]])).tolist()
         [[[1.0, 0.25, 0.75]]]
     """
+    second = F.pad(second, (0, max(0, int(lengths[:, 1].max()) - second.shape[2])))
     joined = join_rows(first.transpose(1, 2), second.transpose(1, 2), lengths).transpose(1, 2)
     return joined.masked_fill(~ops.length_mask(lengths.sum(1), joined.shape[2]).unsqueeze(1), 0.0)
 

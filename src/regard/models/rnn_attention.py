@@ -115,7 +115,8 @@ def attention_memory(attention: DecoderAttention, encoded: EncoderOutput, *, for
         assert not isinstance(first, PairMemory)
         assert not isinstance(second, PairMemory)
         return PairMemory(first, second, torch.stack([encoded.lengths, encoded.second.lengths], 1))
-    mask = ops.length_mask(encoded.lengths, encoded.states.shape[1])
+    size = encoded.states.shape[1]
+    mask = ops.length_mask(encoded.lengths.clamp(max=size), size)
     if isinstance(attention, Attention):
         return attention.memory(encoded.states, key_mask=mask)
     return cache_source(attention, Source(encoded.states, mask), for_decoding=for_decoding)

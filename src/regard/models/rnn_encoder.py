@@ -19,7 +19,7 @@ class EncoderOutput(NamedTuple):
 
     Attributes:
         states: (B, S, C) states, zeros at padding; C counts both directions.
-        lengths: (B,).
+        lengths: (B,), EOS included, also where the states of an image's cells have none.
         final: last states, in the order layer 0 forward, layer 0 backward, layer 1 forward ...: tuples of (B, H) parts (hidden, and cell
             for an LSTM).
         second: states of a second input, for a decoder with two attentions; `final` then covers both inputs.

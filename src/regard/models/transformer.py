@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
@@ -79,10 +78,10 @@ class Transformer(EncoderDecoder[TransformerState]):
     def start(self, source: Tensor, source_lengths: Tensor) -> TransformerState:
         """Encode sources (B, S) and return the initial state, one hypothesis per sentence."""
         sources = self.encode(source, source_lengths)
-        return replace(self.decoder.start(sources), input_lengths=self.input_lengths(sources))
+        return replace(self.decoder.start(sources), input_lengths=self.input_lengths(source, source_lengths))
 
-    def input_lengths(self, sources: Sequence[Source]) -> Tensor | None:
-        """Return the lengths (B, 2) of two sources that are two inputs; None for a model of one input."""
+    def input_lengths(self, source: Tensor, source_lengths: Tensor) -> Tensor | None:
+        """Return the lengths (B, 2) of two inputs that the decoder attends to separately; None for one source."""
         return None
 
     def decoder_step(self, tokens: Tensor, state: TransformerState) -> tuple[Tensor, Tensor | None, TransformerState]:
@@ -102,7 +101,8 @@ class Transformer(EncoderDecoder[TransformerState]):
         sources = self.encode(source, source_lengths)
         layer = self.decoder.alignment_layer if need_weights else None
         readout, weights = self.decoder(self.embed(self.target_embedding, target_input), sources, weights_of=layer)
-        return DecoderOutput(readout, mean_source_weights(weights, self.input_lengths(sources)))
+        lengths = self.input_lengths(source, source_lengths) if need_weights else None
+        return DecoderOutput(readout, mean_source_weights(weights, lengths))
 
     def decode_taught(self, source: Tensor, source_lengths: Tensor, target_input: Tensor, taught: TaughtHead) -> DecoderOutput:
         """Run the decoder as `decode`, with the weights (B, T, S) of the head that learns links, on the first branch of an encoder."""

@@ -11,10 +11,10 @@ from torch import Tensor, nn
 from regard import ops
 from regard.attention import MultiHeadAttention
 from regard.constructor_checks import Share, checked
-from regard.models.cross_attention import Source, SourceMemory, SourcePairAttention, cross_attend, weights_of
+from regard.models.cross_attention import Source, SourceMemory, SourcePairAttention, pair_attend, weights_of
 from regard.models.crossed import swap_tokens
 from regard.models.image_embedding import ImageEmbedding
-from regard.models.input_rows import join_sources, source_lengths, split_inputs
+from regard.models.input_rows import join_sources, split_inputs
 from regard.models.transformer import Transformer
 from regard.models.transformer_decoder import Decoder
 from regard.models.transformer_layers import CrossAttentionOutput, DecoderLayer, Encoder, FeedForward, ResidualNorm
@@ -133,6 +133,7 @@ class TwoSourceAttention(SourcePairAttention):
         left, right = each = self.attend(query, memories, need_weights=need_weights)
         weights = weights_of(each)
         if self.share is None:
+            self.note_contributions(lambda: (left.context, right.context))
             return CrossAttentionOutput(left.context + right.context, weights)
         both = torch.stack([left.context, right.context], 2).flatten(0, 1)  # (B T, 2, E)
         found = self.share(query.flatten(0, 1).unsqueeze(1), both, both, need_weights=need_weights)
@@ -174,10 +175,13 @@ class SerialDecoderLayer(DecoderLayer):
     def _read(self, x: Tensor, memories: Sequence[SourceMemory], need_weights: bool) -> tuple[Tensor, tuple[Tensor, ...] | None]:
         both, norms = cast(TwoSourceAttention, self.cross_attention), (self.cross_attention_norm, self.second_norm)
         weights: list[Tensor] = []
+        contexts: list[Tensor] = []
         for attention, norm, memory in zip((both.left, both.right), norms, memories, strict=True):
-            found = cross_attend(attention, norm.before(x), memory, need_weights=need_weights)
+            found = pair_attend(attention, norm.before(x), memory, need_weights=need_weights)
             x = norm.after(x, found.context)
+            contexts.append(found.context)
             weights += [] if found.weights is None else [found.weights]
+        both.note_contributions(lambda: (contexts[0], contexts[1]))
         x = self.feed_forward_norm.after(x, self.feed_forward(self.feed_forward_norm.before(x)))
         return x, tuple(weights) if weights else None
 
@@ -241,12 +245,15 @@ class TwoInputTransformer(Transformer):
             else:
                 view = swap_tokens(tokens, lengths, self.corruption.swap) if self.training and self.corruption.swap else tokens
                 embedded.append(self.embed(embedding, view))
-            masks.append(ops.length_mask(lengths, tokens.shape[1]))
+            masks.append(ops.length_mask(lengths.clamp(max=embedded[-1].shape[1]), embedded[-1].shape[1]))
         return self.encoder(*embedded, *masks)
 
-    def input_lengths(self, sources: Sequence[Source]) -> Tensor | None:
-        """Return the lengths (B, 2) of two sources; None if the encoder returns one."""
-        return source_lengths(sources) if len(sources) == 2 else None
+    def input_lengths(self, source: Tensor, source_lengths: Tensor) -> Tensor | None:
+        """Return the lengths (B, 2) of two inputs that the decoder attends to separately; None for one source."""
+        if not isinstance(cast(DecoderLayer, self.decoder.layers[0]).cross_attention, SourcePairAttention):
+            return None
+        inputs = split_inputs(source, source_lengths)
+        return torch.stack([inputs.first_lengths, inputs.second_lengths], 1)
 
     def side_lengths(self, source: Tensor, source_lengths: Tensor) -> dict[str, Tensor]:
         """Return the lengths (B,) of the "source", a whole row, and of its "first" and "second" input."""

@@ -347,7 +347,10 @@ class Observer:
         return self._take(scope.name, scope.kind or "self", _copied(self._chosen(weights)))
 
     def _wants(self, attention: nn.Module) -> bool:
-        return id(attention) in self._names and not in_backward()
+        from regard.models.cross_attention import SourcePairAttention
+
+        # A pair of attentions records what each contributes, which are no attention weights.
+        return id(attention) in self._names and not isinstance(attention, SourcePairAttention) and not in_backward()
 
     def _own(self, recorded: RecordedWeights) -> None:
         """Record a call of one of Regard's own modules."""

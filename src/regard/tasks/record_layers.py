@@ -30,6 +30,8 @@ MAX_WEIGHTS = 4_194_304
 WRITTEN = "written"
 # Kinds of two inputs with one attention to both: the alignment shows how it divides itself. A hierarchical model has weights for that.
 DIVIDING = ("joined", "flat")
+# What the items of a sentence and an image are called.
+PICTURE_NAMES = {"first": "source", "second": "image"}
 
 
 def add_layers(
@@ -68,6 +70,8 @@ def add_layers(
     names = map_names(found)
     maps, total, left_out = [], sum(each.weights.size for each in record.maps), 0
     written = ["<s>", *record.items["target"].tokens][:rows]
+    second = run.config.model.second
+    grid = None if second is None or second.image is None else second.image.grid
     for name, layer in zip(names, found, strict=True):
         if layer.kind == "alignment" and layer.weights.shape[1] == 1 and layer.area_weights is None:
             continue  # the record's own
@@ -75,7 +79,7 @@ def add_layers(
         if total > max_weights:
             left_out += 1
             continue
-        maps.append(_map(name, layer))
+        maps.append(_map(name, layer, grid))
     items: dict[str, Any] = dict(record.items)
     if any(each.key == WRITTEN for each in maps):
         items[WRITTEN] = Tokens(written)
@@ -83,14 +87,16 @@ def add_layers(
         end, read = source.index(EOS) + 1, record.items["source"]
         texts = read.text.partition("\t")
         items |= {"first": Tokens(read.tokens[:end], texts[0]), "second": Tokens(read.tokens[end:], texts[2])}
-        second = run.config.model.second
         if second is not None and second.kind in DIVIDING and record.maps:
             maps.append(_division(record.maps[0], end))
     if any(each.key == "inputs" for each in maps):
         items["inputs"] = Tokens(["first", "second"])
     meta = {**record.meta, "left out": f"{left_out} of {len(found)} maps, too large for one page"} if left_out else dict(record.meta)
     meta |= _linking(run, dict(zip((layer.name for layer in found), names, strict=True)))
-    return _with_picture(run, replace(record, items=items, maps=[*record.maps, *maps], meta=meta), source)
+    maps = [*record.maps, *maps]
+    if run.vocabularies.images is not None and EOS in source:
+        items, maps = _with_picture(run, items, maps, source)
+    return replace(record, items=items, maps=maps, meta=meta)
 
 
 def _linking(run: TranslationRun, names: Mapping[str, str]) -> dict[str, str]:
@@ -108,39 +114,47 @@ def _division(alignment: AttentionMap, end: int) -> AttentionMap:
     return AttentionMap("division between inputs", "cross", "target", "inputs", parts)
 
 
-def _with_picture(run: TranslationRun, record: AttentionRecord, source: Sequence[int]) -> AttentionRecord:
+def _with_picture(
+    run: TranslationRun, found: Mapping[str, Any], maps: Sequence[AttentionMap], source: Sequence[int]
+) -> tuple[dict[str, Any], list[AttentionMap]]:
     """Show the cells of a second input as image cells: "source" is the sentence alone, "image" the grid.
 
     Attention to the image's EOS is not shown, nor is the self-attention over both as one sequence.
     """
     second, images = run.config.second, run.vocabularies.images
-    if images is None or second is None or second.image is None or EOS not in source:
-        return record
-    end, grid = source.index(EOS) + 1, second.image.encoder.grid(second.image.size)
+    assert images is not None
+    assert second is not None
+    assert second.image is not None
+    end = source.index(EOS) + 1
     cells = images.cells if len(source) > end else 0
-    names = {"first": "source", "second": "image"}
-    items = {name: found for name, found in record.items.items() if name not in names}
-    read = record.items["source"]
+    items = {name: own for name, own in found.items() if name not in PICTURE_NAMES}
+    read = found["source"]
     items["source"] = Tokens(read.tokens[:end], read.text.partition("\t")[0])
     if "inputs" in items:
         items["inputs"] = Tokens(["sentence", "image"])
     if cells:
-        items["image"] = drawn_over(grid, images.pixels(source[end]))
-    maps: list[AttentionMap] = []
-    for found in record.maps:
-        query, keys = names.get(found.query, found.query), [(names.get(found.key, found.key), 0)]
-        if found.query == "source" or (not cells and "image" in (query, keys[0][0])):
-            continue
-        if found.key == "source":
-            keys = [("source", 0), ("image", end)] if cells else keys
-        weights = np.asarray(found.weights)[:, :cells] if query == "image" else np.asarray(found.weights)
-        for key, start in keys:
-            stop = start + cells if key == "image" else end if key == "source" else None
-            kind = "image" if (query, key) == ("target", "image") else found.kind
-            name = f"{found.name}, image" if len(keys) > 1 and key == "image" else found.name.replace("second input", "image")
-            own = replace(found, name=name, kind=kind, query=query, key=key, weights=weights[..., start:stop])
-            maps.append(own)
-    return replace(record, items=items, maps=maps)
+        items["image"] = drawn_over(second.image.grid, images.pixels(source[end]))
+    return items, [own for each in maps for own in _picture_maps(each, end, cells)]
+
+
+def _picture_maps(found: AttentionMap, end: int, cells: int) -> list[AttentionMap]:
+    """Return a map as maps of the sentence, of `end` tokens, and of the cells, if there are any."""
+    query, keys = PICTURE_NAMES.get(found.query, found.query), [(PICTURE_NAMES.get(found.key, found.key), 0)]
+    if found.query == "source" or (not cells and "image" in (query, keys[0][0])):
+        return []
+    if found.key == "source":
+        keys = [("source", 0), ("image", end)] if cells else keys
+    rows = cells if query == "image" else None
+    weights, areas = np.asarray(found.weights)[:, :rows], found.areas
+    if areas is not None:
+        areas = AreaMap(areas.extents, areas.weights[:, :rows])
+    maps = []
+    for key, start in keys:
+        stop = start + cells if key == "image" else end if key == "source" else None
+        kind = "image" if (query, key) == ("target", "image") else found.kind
+        name = f"{found.name}, image" if len(keys) > 1 and key == "image" else found.name.replace("second input", "image")
+        maps.append(replace(found, name=name, kind=kind, query=query, key=key, weights=weights[..., start:stop], areas=areas))
+    return maps
 
 
 def drawn_over(grid: tuple[int, int], pixels: np.ndarray) -> Grid:
@@ -201,9 +215,9 @@ def layer_areas(layer: LayerAttention, keys: int | tuple[int, int]) -> AreaMap |
     return AreaMap(ops.area_spans(keys, layer.max_area), layer.area_weights[0].cpu())
 
 
-def _map(name: str, layer: LayerAttention) -> AttentionMap:
+def _map(name: str, layer: LayerAttention, grid: tuple[int, int] | None) -> AttentionMap:
     key = WRITTEN if layer.query == layer.key == "target" else layer.key
-    areas = layer_areas(layer, layer.weights.shape[3])
+    areas = layer_areas(layer, grid if grid is not None and isinstance(layer.max_area, tuple) else layer.weights.shape[3])
     return AttentionMap(name, layer.kind, layer.query, key, layer.weights[0], layer=layer.layer, areas=areas)
 
 
@@ -215,7 +229,8 @@ def map_names(layers: Sequence[LayerAttention]) -> list[str]:
         side = {"left": "left ", "right": "right "}.get(parts[-1], "")
         # With two inputs the names contain items and queries.
         if found.kind == "cross" and found.key in ("first", "second", "inputs"):
-            side = {"inputs": "division between inputs, "}.get(found.key, f"{found.key} input, ")
+            divided = "division between inputs, " if parts[-1] == "share" else "contribution of each input, "
+            side = {"inputs": divided}.get(found.key, f"{found.key} input, ")
         elif found.kind == "self" and found.key in ("first", "second"):
             side = f"{found.key} input, "
         stack = {"self": "decoder self" if found.query == "target" else "encoder self", "alignment": "alignment by head"}

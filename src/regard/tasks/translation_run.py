@@ -141,9 +141,10 @@ def open_ensemble(folders: Sequence[str | Path]) -> TranslationRun:
     for other in others:
         if (other.config.second is None) != (first.config.second is None):
             raise ConfigError(f"{other.folder} and {first.folder}: one reads two inputs, the other one; an ensemble reads the same")
-        images = [None if run.config.second is None else run.config.second.image for run in (other, first)]
-        if images[0] != images[1]:
-            raise ConfigError(f"{other.folder} and {first.folder}: model.second.image differs; an ensemble reads the same images")
+        if _images(other.config) != _images(first.config):
+            raise ConfigError(
+                f"{other.folder} and {first.folder}: model.second.image differs; an ensemble reads the same images, in the same cells"
+            )
         for side, own in _vocabulary_files(first).items():
             found = _vocabulary_files(other)[side]
             # Read, not compared by the byte: another release of the library may write the same in another order.
@@ -154,6 +155,12 @@ def open_ensemble(folders: Sequence[str | Path]) -> TranslationRun:
     data = first.config.data.model_copy(update={"max_length": min(run.config.data.max_length for run in (first, *others))})
     model = first.vocabularies.connect(Ensemble([run.model for run in (first, *others)]).eval())
     return first._replace(config=first.config.model_copy(update={"data": data}), model=model, members=(first, *others))
+
+
+def _images(config: TranslationConfig) -> tuple[Any, ...] | None:
+    # Models of other networks, or with areas, read the same images if these have the same cells.
+    image = None if config.second is None else config.second.image
+    return None if image is None else (image.preprocessing, image.grid)
 
 
 def _vocabulary_files(run: TranslationRun) -> dict[str, Path]:
@@ -184,7 +191,7 @@ def _image_tokens(image: SecondImageConfig, config: TranslationConfig) -> ImageT
 
     # Names are seen from where the training images are, until somebody says otherwise.
     folder = config.data.images if config.data.images is not None else Path(config.data.second_source or "").parent
-    how = Preprocessing(**image.model_dump(exclude={"encoder"}))
+    how = Preprocessing(**image.preprocessing)
     return ImageTokens(how, image.cells, Path(folder), optional=config.second is not None and config.second.drop > 0)
 
 

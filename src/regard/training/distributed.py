@@ -185,7 +185,9 @@ def wrap_distributed(model: nn.Module, world: ProcessGroup, kind: Literal["ddp",
         # Buffers outside the state dict are constants (position tables): do not send them every step.
         constant = [name for name, _ in model.named_buffers() if name not in model.state_dict()]
         nn.parallel.DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(model, constant)
-        return nn.parallel.DistributedDataParallel(model, device_ids=devices)
+        # Such as the network of images, which a batch without images gives no gradient.
+        partial = any(getattr(module, "sometimes_unused", False) for module in model.modules())
+        return nn.parallel.DistributedDataParallel(model, device_ids=devices, find_unused_parameters=partial)
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
 

@@ -91,12 +91,15 @@ function columnsOf(values, columns, start, stop) {
   return found;
 }
 
-// The first queries and some keys of a map.
+// The first queries and some keys of a map; areas lie in all keys.
 function partOf(map, queries, start, stop) {
   const [heads, rows, columns] = map.shape;
-  const kept = columnsOf(map.weights.numbers, columns, start, stop);
-  const width = stop - start;
-  const found = new Float32Array(heads * queries * width);
-  for (let h = 0; h < heads; h++) found.set(kept.subarray(h * rows * width, (h * rows + queries) * width), h * queries * width);
-  return { ...map, shape: [heads, queries, width], weights: numbers(found) };
+  const first = (values, width) => {
+    const found = new Float32Array(heads * queries * width);
+    for (let h = 0; h < heads; h++) found.set(values.subarray(h * rows * width, (h * rows + queries) * width), h * queries * width);
+    return numbers(found);
+  };
+  const weights = first(columnsOf(map.weights.numbers, columns, start, stop), stop - start);
+  const areas = map.areas && { ...map.areas, weights: first(map.areas.weights.numbers, map.areas.extents.length) };
+  return { ...map, shape: [heads, queries, stop - start], weights, areas };
 }
