@@ -51,6 +51,7 @@ OF_A_TRANSLATION = {
             "chunking",
             "confidence",
             "forced_text",
+            "links_file",
             "long_lines",
             "predict",
             "run_folder",
@@ -61,7 +62,8 @@ OF_A_TRANSLATION = {
     },
     "data": {
         "synthetic",  # the names of the sets, in the help of `generate`
-        *("batching", "input_pairs", "lines", "markup", "shortlist", "text_encoder", "token_arrays", "unigram", "vocabulary", "word_table"),
+        *("batching", "input_pairs", "lines", "link_lines", "markup", "markup_placement", "scripts", "shortlist", "text_encoder"),
+        *("token_arrays", "unigram", "vocabulary", "word_table"),
     },
     "viewer": set(),
     "explanations": set(),

@@ -140,7 +140,7 @@ def test_a_process_that_still_imports_ends_with_who_started_it(folder: Path, beg
 
 
 def test_cores_are_divided_unless_somebody_says_otherwise(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("regard.jobs.opening._cores", lambda: 7)
+    monkeypatch.setattr("regard.jobs.opening.usable_cores", lambda: 7)
     monkeypatch.chdir(folder)
 
     def threads(**where: int) -> list[str]:

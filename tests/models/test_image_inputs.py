@@ -275,6 +275,8 @@ def test_papers_initialise_no_network_for_images():
         (lambda: TransformerConfig(second={"kind": "flat", "area": {"max_area": 2}}), "attend to both inputs as one sequence"),
         (lambda: recurrent("flat", attention=None), "attends to the cells, but attention is null"),
         (lambda: recurrent("joined", AREA, attention=None), "second.area: attention is null"),
+        (lambda: recurrent("serial", {**AREA, "layers": 1}), "layers: of a Transformer"),
+        (lambda: RNNConfig(second={"kind": "serial", "area": {"layers": 3}}), "layers: of a Transformer"),
         (lambda: recurrent("serial", attention={"window": "local_m"}), "window local_m: of positions in a sentence"),
         (lambda: recurrent("serial", AREA, attention={"score": "location"}), "a location score has no keys"),
         (lambda: TransformerConfig(second={"image": {"encoder": {"start": "x"}}}), "a captioner alone"),

@@ -9,12 +9,13 @@ from typing import Any
 
 import pytest
 
+from regard.data.link_lines import format_links
 from regard.data.markup import split_markup
 from regard.data.markup_placement import place_markup
 from regard.tasks import Translator
 from regard.tasks.forced_text import Glossary, read_terms
 from regard.tasks.translation_run import open_translation_run
-from regard.tasks.word_links import FILE, find_links, format_links
+from regard.tasks.word_links import FILE, find_links
 from tests.tasks import tiny, tiny_sentences
 
 Call = Callable[..., Any]

@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
+from regard.data.link_lines import format_links
 from regard.data.parallel import join_inputs
 from regard.tasks import Translator
-from regard.tasks.word_links import find_links, format_links
+from regard.tasks.word_links import find_links
 from tests.tasks import tiny
 from tests.tasks.test_image_inputs import CELLS, IMAGE
 from tests.tasks.test_two_inputs import CROSSED, LINES, SECOND, two, write_second

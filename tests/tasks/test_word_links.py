@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from regard.data.batching import collate
+from regard.data.link_lines import format_links
 from regard.data.parallel import SentencePair
 from regard.errors import CheckpointError, ConfigError, DataError
 from regard.metrics import links_from_weights
@@ -24,7 +25,6 @@ from regard.tasks.word_links import (
     LinkAttention,
     choose_attention,
     find_links,
-    format_links,
     leave_one_out,
     link_pairs,
     overlap_shares,

@@ -130,9 +130,10 @@ def align(
 
     Writes a line of `source-target` numbers from 0 per pair, in the format of fast_align.
     """
+    from regard.data.link_lines import format_links
     from regard.metrics.alignment import Links
     from regard.tasks.translation_run import open_translation_run
-    from regard.tasks.word_links import choose_attention, find_links, format_links, write_choice
+    from regard.tasks.word_links import choose_attention, find_links, write_choice
 
     opened = open_translation_run(run)
     chunks = _pair_chunks(opened, source, target, json_input)

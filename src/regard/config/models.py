@@ -162,6 +162,9 @@ class RNNConfig(Frozen):
             raise ValueError("second.image: the decoder attends to the cells, but attention is null; second.kind joined needs none")
         if attention is None and (second.area or (second.image and second.image.area)):
             raise ValueError("second.area: attention is null")
+        for area in (second.area, second.image and second.image.area):
+            if area is not None and area.layers != type(area)().layers:  # a stored configuration has the default
+                raise ValueError("second.area.layers: of a Transformer; a recurrent decoder has one attention to each input")
         if attention is None:
             return
         _check_areas(attention.area, second)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
 from regard.errors import DataError, shown
 
@@ -35,3 +36,13 @@ def parse_links(line: str, where: str) -> tuple[set[tuple[int, int]], set[tuple[
         if match[2] == "-":
             sure.add(link)
     return sure, possible
+
+
+def format_links(links: Iterable[tuple[int, int]]) -> str:
+    """Return (target, source) links in the format of fast_align and of Pharaoh: `source-target`, numbers from 0, by target.
+
+    Example:
+        >>> format_links({(0, 0), (1, 2)})
+        '0-0 2-1'
+    """
+    return " ".join(f"{source}-{target}" for target, source in sorted(links))

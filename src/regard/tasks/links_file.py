@@ -6,11 +6,13 @@ import os
 import stat
 from contextlib import suppress
 from pathlib import Path
-from typing import Self, TextIO
+from typing import TYPE_CHECKING, Self, TextIO
 
+from regard.data.link_lines import format_links
 from regard.errors import DataError, os_reason
-from regard.metrics.alignment import Links
-from regard.tasks.word_links import format_links
+
+if TYPE_CHECKING:
+    from regard.metrics.alignment import Links
 
 
 class LinksFile:

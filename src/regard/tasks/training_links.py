@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from regard.config import TranslationConfig
-from regard.data.link_lines import parse_links
+from regard.data.link_lines import format_links, parse_links
 from regard.data.parallel import file_digest
 from regard.data.shards import ParallelText
 from regard.data.token_arrays import FlatTokens
@@ -18,7 +18,7 @@ from regard.data.token_cache import new_cache, open_cache
 from regard.data.vocabulary import TokenizedText
 from regard.progress import stage
 from regard.tasks.translation_run import Vocabularies, open_translation_run
-from regard.tasks.word_links import LinkUnit, check_links, format_links, link_pairs, linked_tokens
+from regard.tasks.word_links import LinkUnit, check_links, link_pairs, linked_tokens
 from regard.training.checkpoint import weights_file
 
 FOLDER = "links"

@@ -190,16 +190,6 @@ def link_pairs(run: TranslationRun, pairs: Sequence[SentencePair], *, unit: Link
     return found
 
 
-def format_links(links: Links) -> str:
-    """Return links in the format of fast_align and of Pharaoh: `source-target`, numbers from 0, by target.
-
-    Example:
-        >>> format_links({(0, 0), (1, 2)})
-        '0-0 2-1'
-    """
-    return " ".join(f"{source}-{target}" for target, source in sorted(links))
-
-
 def leave_one_out(run: TranslationRun, source: Sequence[int], target: Sequence[int]) -> Tensor:
     """Return the log-probability that each target token loses without each source token.
 
