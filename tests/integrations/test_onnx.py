@@ -150,7 +150,7 @@ PICTURES: dict[str, dict[str, Any]] = {
     "hierarchical of areas": {**SECOND, "area": AREAS, "second": {"kind": "hierarchical", "image": BOXES}},
     "crossed of areas": {**CO_ATTENTION, "area": {"max_area": 2}, "second": {"image": BOXES}},
     **{f"recurrent {kind}": {**PAIR, "second": {"kind": kind, "image": PICTURE}} for kind in ("joined", "flat", "parallel")},
-    "recurrent serial of areas": {**PAIR, "second": {"kind": "serial", "image": BOXES}},
+    "recurrent serial of areas": {**PAIR, "second": {"kind": "serial", "image": {**PICTURE, "area": {"height": 2, "width": 3}}}},
 }
 
 
