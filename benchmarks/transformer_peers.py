@@ -155,20 +155,7 @@ def main() -> None:
         searches = {}
         for beam_size in arguments.beams:
             searches[search_name(beam_size)] = measure_search(decoding, names, beam_size, arguments.decoding_rounds)
-            keep("decoding", {"unit": "sentences/s", "model": decoded(arguments.model), "searches": searches})
-
-
-def decoded(run: Path) -> str:
-    """Say in words which model is decoded with."""
-    from regard.config import TranslationConfig
-    from regard.tasks.run_folder import read_config
-
-    config = read_config(run, TranslationConfig).model
-    assert config.type == "transformer"
-    return (
-        f"decoding: a trained {config.norm}-norm Transformer of {config.encoder_layers} + {config.decoder_layers} layers, embeddings "
-        f"{config.embed_dim}, feed-forward {config.ff_dim:,}, {config.num_heads} heads"
-    )
+            keep("decoding", {"unit": "sentences/s", "model": decoding.model.name, "searches": searches})
 
 
 def commands(result: dict[str, Any], *parts: str) -> str:
@@ -187,8 +174,7 @@ def speed_table(result: dict[str, Any]) -> dict[str, Any]:
         for pair in pairs
     ]
     about = next(result[part] for part in PARTS if part in result)
-    texts = [result["configuration"][name] for name in ("model", "training")]
-    texts += [f"{result['decoding']['model']}, {result['configuration']['decoding']}"] if searches else []
+    texts = [result["configuration"][name] for name in ("model", "training", *(["decoding"] if searches else []))]
     note = (
         f"{commands(result, 'training', 'decoding')}: Regard over the peer, round by round in one run; {about['machine']['cpu']}, "
         f"{about['threads']} threads. {'. '.join(text[0].upper() + text[1:] for text in texts)}."

@@ -46,7 +46,7 @@ from regard.errors import ConfigError
         (["model.attention={score: scaled_dot, num_heads: 2, window: local_m}"], "found scaled_dot and local_m"),
         (["model.attention.num_heads=0"], "model.attention.num_heads: Input should be greater than or equal to 1"),
         (["model.attention={score: location, area: {max_area: 2}}"], "area: a location score has no keys"),
-        (["model.attention.area.layers=2"], "model.attention.area.layers: unknown key; did you mean model.second.area.layers=2?"),
+        (["model.attention.area.layers=2"], "model.attention.area.layers: unknown key; known keys: max_area, key_mode"),
     ],
 )
 def test_a_wrong_override_is_named(overrides: list[str], message: str) -> None:

@@ -149,8 +149,16 @@ def test_markdown_as_it_is_written_elsewhere(document: str, expected: list[str])
 
 def test_a_break_keeps_its_line_in_a_quote_and_a_cell_escapes_its_bars() -> None:
     assert same("> one\\\n> two", "a.md") == "> one\\\n> two"
+    assert same("&amp;<script>```\n\t***", "a.md") == "&amp;<script>```\n\t***"
+    assert same("> see `a\n> b` [here](u\n> 'title')", "a.md") == "> see `a\n> b` [here](u\n> 'title')"
     (cell,) = (part for part in read_document("|red|\n|---|\n", "a.md") if isinstance(part, Block))
     assert cell.finish("rot | rouge") == "rot \\| rouge"
+
+
+@pytest.mark.parametrize("document", ["> 1\n> 2\n", "- [ ]\n  12 %s\n", "1\n    - ``<b>\n"])
+def test_markdown_without_letters_is_kept_as_it_is(document: str) -> None:
+    assert texts(document, "a.md") == []
+    assert same(document, "a.md") == document
 
 
 def test_entities_that_would_become_markup_stay_entities() -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from regard import progress
-from regard.commands.options import Beam, refuse
+from regard.commands.options import Beam, refuse, refuse_overwriting
 from regard.commands.streaming import input_lines
 from regard.commands.terminal import terminal_width, write_line
 from regard.errors import ConfigError, DataError, counted
@@ -59,6 +59,7 @@ def view(
     from regard.viewer import group_by_example, read_records, render_alignment
     from regard.viewer.history import share_images
 
+    refuse_overwriting({"--output": output}, [*(runs or []), *(image or [])])
     if (runs is None) == (hf is None):
         raise ConfigError("view: give run folders or record files, or --hf and the folder of a Hugging Face model")
     if hf is not None:

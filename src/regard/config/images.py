@@ -109,7 +109,7 @@ class SecondImageConfig(ImageConfig):
     """An image as the second input of a translation model: its preprocessing, and the network that computes the grid."""
 
     encoder: SmallCNNConfig = SmallCNNConfig()
-    area: ImageAreaConfig | None = Field(default=None, description="null: attend to single cells")
+    area: GridAreaConfig | None = Field(default=None, description="null: attend to single cells")
 
     @model_validator(mode="after")
     def _check_start(self) -> Self:
@@ -131,3 +131,9 @@ class SecondImageConfig(ImageConfig):
     def cells(self) -> int:
         """Number of cells of the grid."""
         return self.grid[0] * self.grid[1]
+
+
+class LayeredImageConfig(SecondImageConfig):
+    """The same for a model of several layers."""
+
+    area: ImageAreaConfig | None = Field(default=None, description="null: attend to single cells")

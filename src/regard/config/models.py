@@ -8,7 +8,7 @@ from typing import Any, Literal, Self
 from pydantic import Field, model_validator
 
 from regard.config.base import MAX_LAYERS, MAX_LENGTH, MAX_RATE, MAX_SIZE, Frozen, NormalizerName
-from regard.config.images import ImageAreaConfig, KeyMode, SecondImageConfig
+from regard.config.images import GridAreaConfig, KeyMode, LayeredImageConfig, SecondImageConfig
 
 ScoreName = Literal["additive", "concat", "dot", "scaled_dot", "general", "location", "cosine"]
 # Their queries and keys must have equal sizes.
@@ -70,13 +70,15 @@ class AttentionConfig(Frozen):
         return self
 
 
+IMAGES = "null: text; else images, which `data.second_source` names (size, encoder.channels, area.height ...)"
+OWN_AREAS = "areas of a second text; null: as in the first input"
+
+
 class SecondInputSettings(Frozen):
     """A second input beside the source: another language, a hint, or an image (`data.second_source`)."""
 
-    image: SecondImageConfig | None = Field(
-        default=None, description="null: text; else images, which `data.second_source` names (size, encoder.channels, area.height ...)"
-    )
-    area: AreaConfig | None = Field(default=None, description="areas of a second text; null: as in the first input")
+    image: SecondImageConfig | None = Field(default=None, description=IMAGES)
+    area: AreaSettings | None = Field(default=None, description=OWN_AREAS)
     drop: float = Field(
         default=0.0,
         ge=0.0,
@@ -84,12 +86,12 @@ class SecondInputSettings(Frozen):
         description="probability of hiding one of the two inputs in training; above 0 either may be missing when the model is used",
     )
 
-    def own_areas(self, first: AreaSettings | None) -> AreaSettings | ImageAreaConfig | None:
+    def own_areas(self, first: AreaSettings | None) -> AreaSettings | GridAreaConfig | None:
         """Return the areas of the second input, where the first has `first`."""
         return self.image.area if self.image is not None else self.area or first
 
 
-class SecondInputConfig(SecondInputSettings):
+class RecurrentSecondConfig(SecondInputSettings):
     """How a Transformer or a recurrent model combines two inputs.
 
     - joined: one sequence of both, with segment embeddings.
@@ -101,6 +103,13 @@ class SecondInputConfig(SecondInputSettings):
     kind: Literal["joined", "serial", "parallel", "flat", "hierarchical"] = Field(
         default="serial", description="one sequence of both, or two encoders and how the decoder combines them"
     )
+
+
+class SecondInputConfig(RecurrentSecondConfig):
+    """The same for a Transformer, whose areas are in its first layers."""
+
+    image: LayeredImageConfig | None = Field(default=None, description=IMAGES)
+    area: AreaConfig | None = Field(default=None, description=OWN_AREAS)
 
 
 class RNNConfig(Frozen):
@@ -119,7 +128,7 @@ class RNNConfig(Frozen):
     """
 
     type: Literal["rnn"] = "rnn"
-    second: SecondInputConfig | None = Field(default=None, description="null: one input")
+    second: RecurrentSecondConfig | None = Field(default=None, description="null: one input")
     cell: Literal["gru", "lstm", "tanh"] = "gru"
     embed_dim: int = Field(default=256, ge=1, le=MAX_SIZE)
     encoder_dim: int = Field(default=256, ge=1, le=MAX_SIZE, description="hidden size of each encoder direction")
@@ -154,7 +163,7 @@ class RNNConfig(Frozen):
         _refuse_copying(self.copy_attention, self.second)
         return self
 
-    def _check_second(self, second: SecondInputConfig) -> None:
+    def _check_second(self, second: RecurrentSecondConfig) -> None:
         attention = self.attention
         if attention is None and second.kind not in ("joined", "flat"):
             raise ValueError(f"second.kind {second.kind} combines two attentions, but attention is null; joined and flat need none")
@@ -162,9 +171,6 @@ class RNNConfig(Frozen):
             raise ValueError("second.image: the decoder attends to the cells, but attention is null; second.kind joined needs none")
         if attention is None and (second.area or (second.image and second.image.area)):
             raise ValueError("second.area: attention is null")
-        for area in (second.area, second.image and second.image.area):
-            if area is not None and area.layers != type(area)().layers:  # a stored configuration has the default
-                raise ValueError("second.area.layers: of a Transformer; a recurrent decoder has one attention to each input")
         if attention is None:
             return
         _check_areas(attention.area, second)
@@ -288,6 +294,8 @@ class TransformerConfig(TransformerSettings):
 class CrossedInputConfig(SecondInputSettings):
     """The second input of a crossed co-attention network."""
 
+    image: LayeredImageConfig | None = Field(default=None, description=IMAGES)
+    area: AreaConfig | None = Field(default=None, description=OWN_AREAS)
     kind: Literal["crossed"] = "crossed"
 
 
@@ -325,7 +333,7 @@ def _refuse_copying(copying: bool, second: SecondInputSettings | None) -> None:
         raise ValueError("copy_attention: copies from one source, but second is set")
 
 
-def _check_areas(area: AreaSettings | None, second: SecondInputConfig | CrossedInputConfig | None) -> None:
+def _check_areas(area: AreaSettings | None, second: RecurrentSecondConfig | CrossedInputConfig | None) -> None:
     if second is None:
         return
     image, own = second.image, second.area

@@ -15,7 +15,7 @@ from markdown_it import MarkdownIt
 from markdown_it.rules_inline import StateInline
 from markdown_it.token import Token
 
-from regard.data.document_blocks import VERBATIM, Part, block_parts, unused
+from regard.data.document_blocks import VERBATIM, Part, block_parts, has_letters, unused
 from regard.data.html_document import html_parts
 from regard.data.markup import TAG
 from regard.errors import missing_extra
@@ -29,7 +29,7 @@ FRONT_MATTER = re.compile(
     re.VERBOSE,
 )
 # What a block may begin with, beside text: the box of a task, the kind of a note.
-BEGINNING = re.compile(r"\[[ xX]\][ \t]+|\[![A-Za-z]+\][ \t]*(?:\n|$)")
+BEGINNING = re.compile(r"\[[ xX]\][ \t]+(?=\S)|\[![A-Za-z]+\][ \t]*(?:\n|$)")
 ALONE = re.compile(rf"\s*(?=</?[A-Za-z]){TAG}[ \t]*\r?\n")
 OPENED, CLOSED = "_open", "_close"
 SPAN = "span"
@@ -187,8 +187,7 @@ class _Inline:
 
     def parts(self) -> Iterator[Part]:
         """Return what is kept, and the block."""
-        lines = self._kept.count("\n")
-        yield self._kept + "".join(self._place.before[:lines])
+        yield self._source(-len(self._kept), 0)
         (inline,) = _parser().parseInline(self._text, self._env)
         children = iter(inline.children or [])
         for token in children:
@@ -196,7 +195,17 @@ class _Inline:
             if end > self._at:
                 self._take(token, start, end, children)
         self._said.append(self._text[self._at :])
-        yield from block_parts("".join(self._said), self._stands_for, escapes="|" if self._place.cell else "")
+        if has_letters(text := "".join(self._said)):
+            yield from block_parts(text, self._stands_for, escapes="|" if self._place.cell else "")
+        else:
+            yield self._source(0, len(self._text))
+
+    def _source(self, start: int, end: int) -> str:
+        # A piece of the text as the document has it, with what is before its lines.
+        start, end = start + len(self._kept), end + len(self._kept)
+        rows = self._place.before[self._place.text.count("\n", 0, start) :]
+        first, *others = self._place.text[start:end].split("\n")
+        return "".join([first, *(f"\n{before}{line}" for before, line in zip(rows, others, strict=False))])
 
     def _take(self, token: Token, start: int, end: int, following: Iterator[Token]) -> None:
         kind = token.type
@@ -227,14 +236,12 @@ class _Inline:
 
     def _opaque(self, start: int, end: int) -> None:
         name = f"{{{self._tildes}{len(self._stands_for)}}}"
-        self._stands_for[name] = self._text[start:end]
+        self._stands_for[name] = self._source(start, end)
         self._until(start, end, name)
 
     def _break(self, start: int, end: int) -> None:
-        row = self._kept.count("\n") + self._text[:end].count("\n") - 1
         start -= len(self._text[self._at : start]) - len(self._text[self._at : start].rstrip(" "))
-        mark = self._text[start:end].rstrip(" \t")
-        self._until(start, end, self._name("<{}/>", mark + self._place.before[row]))
+        self._until(start, end, self._name("<{}/>", self._source(start, 1 + self._text.index("\n", start))))
 
     def _html(self, token: Token, start: int, end: int, following: Iterator[Token]) -> None:
         name = re.match(r"<([A-Za-z][^\s/>]*)", token.content)
@@ -245,7 +252,7 @@ class _Inline:
         elif re.fullmatch(TAG, token.content):
             self._until(start, end, self._text[start:end])
         else:
-            self._until(start, end, self._name("<{}/>", self._text[start:end]))
+            self._until(start, end, self._name("<{}/>", self._source(start, end)))
 
     def _open_tag(self, token: Token, start: int) -> None:
         width = len(token.markup) if token.markup else 1
@@ -263,7 +270,7 @@ class _Inline:
         else:
             end = start + len(token.markup)
         closing = f"</{name[1:]}"
-        self._stands_for[closing] = self._text[start:end]
+        self._stands_for[closing] = self._source(start, end)
         self._until(start, end, closing)
 
     def _words_end(self, start: int, end: int) -> int:

@@ -18,7 +18,7 @@ from torch import Tensor
 from regard.attention.areas import Areas
 from regard.config import CaptioningConfig, ClassificationConfig, EntailmentConfig, TranslationConfig
 from regard.config.captioning import FeaturesConfig
-from regard.config.models import CrossedInputConfig, SecondInputConfig
+from regard.config.models import CrossedInputConfig, RecurrentSecondConfig
 from regard.data.vocabulary import Vocabulary
 from regard.errors import ConfigError, DataError
 from regard.integrations.graph import Graph, ModelGraphs
@@ -164,7 +164,7 @@ def _search_maps(run: OpenedRun, graphs: ModelGraphs) -> dict[str, Any]:
     return {**described, "maps": maps}
 
 
-def _second(run: OpenedRun) -> SecondInputConfig | CrossedInputConfig | None:
+def _second(run: OpenedRun) -> RecurrentSecondConfig | CrossedInputConfig | None:
     return run.config.model.second if isinstance(run.config, TranslationConfig) else None
 
 
