@@ -287,6 +287,8 @@ def test_a_mistake_gets_one_line_and_exit_code_2(call, runs, words, message):
         ["evaluate", "{runs}/bpe", "--source", "a.txt", "--target", "b.txt", "--output", "a.txt"],
         ["evaluate", "{runs}/bpe", "--source", "b.txt", "--target", "a.txt", "--json", "a.txt"],
         ["explain", "{runs}/bpe", "--method", "weights", "--source", "a.txt", "--json", "a.txt"],
+        ["view", "a.txt", "-o", "a.txt"],
+        ["view", "{runs}/bpe", "--image", "a.txt", "-o", "same.txt"],
     ],
 )
 def test_no_output_replaces_an_input(call, runs, words):
