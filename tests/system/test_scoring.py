@@ -68,7 +68,7 @@ def test_links_of_given_pairs_and_of_translations_are_those_of_python(call: Call
     for words, options in (
         ((), {}),
         (("--method", "leave-one-out"), {"method": "leave-one-out"}),
-        (("--unit", "character"), {"unit": "character"}),
+        (("--link-unit", "character"), {"unit": "character"}),
     ):
         found = lines_of(call("align", folder / "run", "--source", folder / "source", "--target", folder / "target", *words))
         assert found == [format_links(links) for links in find_links(run, pairs, **options)]  # type: ignore[arg-type]

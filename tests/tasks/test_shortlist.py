@@ -128,12 +128,15 @@ def test_it_is_learned_from_links_most_frequent_first(tmp_path: Path) -> None:
     assert set(one.tokens) == {number["ein"], number["Hund"], number["Haus"]}
     found = measure_shortlist(run, one, [("ein", "ein Hund der")])
     assert (found.pairs, found.tokens, found.covered) == (1, 5.0, pytest.approx(2 / 3))
-    assert Shortlist.load(_written(tmp_path, two), source_size=30, target_size=30).tokens == two.tokens
+    write_shortlist(run.folder, two)
+    assert read_shortlist(run).tokens == two.tokens
 
 
-def _written(folder: Path, shortlist: Shortlist) -> Path:
-    write_shortlist(folder, shortlist)
-    return folder / FILE
+def test_one_of_other_vocabularies_is_refused(tmp_path: Path) -> None:
+    smaller, larger = (trained(tmp_path / name, kind="word", vocabulary={"size": size}) for name, size in (("smaller", 8), ("larger", 11)))
+    write_shortlist(larger, ShortlistCounts(open_translation_run(smaller)).shortlist(candidates=1, frequent=1))
+    with pytest.raises(CheckpointError, match=r"larger.*shortlist.json: damaged, or of another vocabulary"):
+        read_shortlist(open_translation_run(larger))
 
 
 @pytest.mark.parametrize(
@@ -141,9 +144,10 @@ def _written(folder: Path, shortlist: Shortlist) -> Path:
     [
         b"",
         b"{}",
-        b'{"format":2,"always":[],"tokens":{}}',
-        b'{"format":1,"always":[99],"tokens":{}}',
-        b'{"format":1,"always":[],"tokens":{"4":["a"]}}',
+        b'{"format":2,"vocabularies":[],"always":[],"tokens":{}}',
+        b'{"format":1,"vocabularies":[],"always":[99],"tokens":{}}',
+        b'{"format":1,"vocabularies":[],"always":[],"tokens":{"4":["a"]}}',
+        b'{"format":1,"vocabularies":["e3b0c442"],"always":[],"tokens":{}}',
     ],
 )
 def test_a_damaged_file_is_named(tmp_path: Path, content: bytes) -> None:

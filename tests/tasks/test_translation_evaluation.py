@@ -143,3 +143,15 @@ def test_references_that_look_tokenized_are_named_once(capfd: pytest.CaptureFixt
         '100 references end in " .", as tokenized text does; BLEU is comparable on raw text only'
     ]
     assert capfd.readouterr().err == ""
+
+
+def test_bleu_of_text_without_spaces_counts_characters_where_asked_to() -> None:
+    told: list[progress.Event] = []
+    references = ["一只狗看见房子", "房子", "狗"]
+    with progress.listening(lambda event: told.append(event) if event.warning else None):
+        plain = evaluate_translation(translator(), list(zip(TEXTS, references, strict=False)))
+        zh = evaluate_translation(translator(), list(zip(TEXTS, references, strict=False)), tokenize="zh")
+    assert sum("--tokenize zh" in event.text for event in told) == 1
+    assert ["tok:13a" in plain.scores[0].signature, "tok:zh" in zh.scores[0].signature] == [True, True]
+    assert zh.scores[0].value == sacrebleu.corpus_bleu(zh.outputs, [references], tokenize="zh").score
+    assert paired_bootstrap(references, zh.outputs, references, tokenize="zh").baseline.value == zh.scores[0].value

@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any, Literal, NoReturn
 
 import typer
 
@@ -43,6 +43,7 @@ OPTIONS = {
         "--baseline",
         "--links",
         "--link-unit",
+        "--tokenize",
         "--output",
         *DECODING,
     ),
@@ -71,6 +72,10 @@ def evaluate(
         Path | None, typer.Option(help="translation: known alignments, lines of 3-4 (sure) and 3?4 (possible), source-target from 0")
     ] = None,
     link_unit: Annotated[LinkUnit | None, typer.Option(help="translation: unit of the links; default: words")] = None,
+    tokenize: Annotated[
+        Literal["13a", "intl", "zh", "char", "none"] | None,
+        typer.Option(help="translation: how BLEU divides text (sacreBLEU); zh and char for text without spaces; default: 13a"),
+    ] = None,
     captions: Annotated[str | None, typer.Option(help="captioning: test captions, in any format of training")] = None,
     images: Annotated[
         str | None, typer.Option(help="captioning: folder or tar of the images; translation: folder of the second inputs")
@@ -108,7 +113,7 @@ def evaluate(
     search: dict[str, Any] = {"--beam-size": beam_size, "--length-penalty": length_penalty, "--max-length": max_length}
     search |= {"--batch-size": batch_size, "--precision": precision}
     given: dict[str, Any] = {"--source": source, "--target": target, "--ensemble": others, "--baseline": baseline, "--links": links}
-    given |= {"--second-source": second_source, "--link-unit": link_unit}
+    given |= {"--second-source": second_source, "--link-unit": link_unit, "--tokenize": tokenize}
     given |= {"--captions": captions, "--images": images, "--split": split, "--features": features}
     given |= {"--regions": regions, "--frequencies": frequencies, "--frequencies-split": frequencies_split, "--meteor": meteor}
     given |= {"--examples": examples, "--text": text, "--output": output, **search}
@@ -190,7 +195,8 @@ def _translation(run: Path, given: Mapping[str, Any]) -> tuple[dict[str, Any], l
         languages=translator.run.config.data.languages,
     )
     decoding = usable_decoding(translator.run, **_changes(given))
-    evaluation = evaluate_translation(translator, pairs, decoding=decoding, links=known)
+    tokenize = given["--tokenize"] or "13a"
+    evaluation = evaluate_translation(translator, pairs, decoding=decoding, links=known, tokenize=tokenize)
     describe_translation_scores(evaluation, write_line)
     report = {
         "with": [str(path) for path in others],
@@ -202,7 +208,7 @@ def _translation(run: Path, given: Mapping[str, Any]) -> tuple[dict[str, Any], l
         search = usable_decoding(other.run, **_changes(given))
         with progress.stage(f"Evaluating the baseline {baseline}"):
             outputs = [item.text for item in other.translate([pair[0] for pair in pairs], decoding=search)]
-        found = paired_bootstrap(evaluation.outputs, outputs, [pair[1] for pair in pairs])
+        found = paired_bootstrap(evaluation.outputs, outputs, [pair[1] for pair in pairs], tokenize=tokenize)
         report["against"] = describe_comparison(found, str(baseline), write_line)
     return report, evaluation.outputs
 

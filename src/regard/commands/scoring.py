@@ -114,7 +114,7 @@ def align(
     run: RunFolder,
     source: Source = None,
     target: Target = None,
-    unit: Annotated[LinkUnit, typer.Option(help="unit of the links")] = "word",
+    link_unit: Annotated[LinkUnit, typer.Option(help="unit of the links")] = "word",
     method: Annotated[
         LinkMethod, typer.Option(help="attention weights, or the effect of leaving out each source token (slower, often better)")
     ] = "attention",
@@ -147,7 +147,7 @@ def align(
         write_message(f"links come from {choice}: {choice.effect:.0%} of the largest effect of leaving out one token")
 
     def link(pairs: list[tuple[str, str]]) -> Iterator[WordLinks]:
-        found: list[Links] = find_links(opened, pairs, unit=unit, method=method)
+        found: list[Links] = find_links(opened, pairs, unit=link_unit, method=method)
         return (WordLinks(sorted(links), format_links(links)) for links in found)
 
     _, bad = answer_lines(

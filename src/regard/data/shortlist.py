@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from regard.data.parallel import file_digest
 from regard.data.vocabulary import BOS, EOS, UNK
 from regard.errors import CheckpointError
 from regard.strict_json import parse_json
@@ -24,6 +25,7 @@ class Shortlist:
     Args:
         always: tokens of every shortlist; UNK, BOS and EOS always belong to it.
         tokens: target tokens by source token.
+        vocabularies: sha256 of the files of the source and the target vocabulary; empty: not known.
 
     Example:
         >>> shortlist = Shortlist([9], {5: [7, 6], 8: [6]})
@@ -31,9 +33,10 @@ class Shortlist:
         [1, 2, 3, 6, 7, 9]
     """
 
-    def __init__(self, always: Iterable[int], tokens: Mapping[int, Sequence[int]]) -> None:
+    def __init__(self, always: Iterable[int], tokens: Mapping[int, Sequence[int]], vocabularies: Sequence[str] = ()) -> None:
         self.always = sorted({UNK, BOS, EOS, *always})
         self.tokens = {source: list(targets) for source, targets in tokens.items()}
+        self.vocabularies = list(vocabularies)
 
     def candidates(self, sources: Iterable[Sequence[int]], more: Iterable[int] = ()) -> np.ndarray:
         """Return the tokens that a batch may generate, ascending.
@@ -49,28 +52,30 @@ class Shortlist:
 
     def to_bytes(self) -> bytes:
         """Return the content of its file."""
-        tree = {"format": _FORMAT, "always": self.always, "tokens": {str(source): found for source, found in sorted(self.tokens.items())}}
+        tokens = {str(source): found for source, found in sorted(self.tokens.items())}
+        tree = {"format": _FORMAT, "vocabularies": self.vocabularies, "always": self.always, "tokens": tokens}
         return (json.dumps(tree, separators=(",", ":")) + "\n").encode()
 
     @classmethod
-    def load(cls, path: Path, *, source_size: int, target_size: int) -> Shortlist:
+    def load(cls, path: Path, *, sizes: tuple[int, int], vocabularies: Sequence[Path]) -> Shortlist:
         """Read a file of `to_bytes`.
 
         Args:
             path: the file.
-            source_size: entries of the source vocabulary.
-            target_size: entries of the target vocabulary.
+            sizes: entries of the source and of the target vocabulary.
+            vocabularies: their files.
 
         Raises:
             CheckpointError: the file is damaged, or of other vocabularies.
         """
         try:
             tree: Any = parse_json(path.read_bytes())
-            found = cls(tree["always"], {int(source): targets for source, targets in tree["tokens"].items()})
+            found = cls(tree["always"], {int(source): targets for source, targets in tree["tokens"].items()}, tree["vocabularies"])
             wrong = tree["format"] != _FORMAT
             targets = [*found.always, *(token for row in found.tokens.values() for token in row)]
-            wrong |= not all(type(token) is int and 0 <= token < target_size for token in targets)
-            wrong |= not all(0 <= token < source_size for token in found.tokens)
+            wrong |= not all(type(token) is int and 0 <= token < sizes[1] for token in targets)
+            wrong |= not all(0 <= token < sizes[0] for token in found.tokens)
+            wrong |= bool(found.vocabularies) and found.vocabularies != [file_digest(file) for file in vocabularies]
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
             wrong = True
         if wrong:

@@ -258,12 +258,13 @@ def shortlist_of(run: OpenedRun) -> Shortlist | None:
 
     Raises:
         ConfigError: it has none.
-        CheckpointError: it is damaged.
+        CheckpointError: it is damaged, or was learned with other vocabularies.
     """
     if not isinstance(run.config, TranslationConfig) or not run.config.decoding.shortlist:
         return None
-    sizes = [len(vocabulary_entries(run.folder / run.vocabularies[side])) for side in ("source", "target")]
-    return load_shortlist(run.folder, source_size=sizes[0], target_size=sizes[1])
+    source, target = (run.folder / run.vocabularies[side] for side in ("source", "target"))
+    sizes = (len(vocabulary_entries(source)), len(vocabulary_entries(target)))
+    return load_shortlist(run.folder, sizes=sizes, vocabularies=[source, target])
 
 
 def describe(run: OpenedRun, graphs: ModelGraphs) -> dict[str, Any]:

@@ -56,6 +56,7 @@ def paired_bootstrap(
     references: Sequence[str],
     *,
     metric: Literal["bleu", "chrf"] = "bleu",
+    tokenize: str = "13a",
     samples: int = 1000,
     seed: int = 12345,
 ) -> Comparison:
@@ -73,7 +74,8 @@ def paired_bootstrap(
         hypotheses: output lines of the system.
         baseline: output lines of the baseline.
         references: reference lines.
-        metric: "bleu" (13a, mixed case) or "chrf".
+        metric: "bleu" (mixed case) or "chrf".
+        tokenize: how BLEU divides text, see `bleu`.
         samples: sets drawn, at least 1.
         seed: of NumPy's default generator, 0 or more.
 
@@ -81,7 +83,7 @@ def paired_bootstrap(
         A `Comparison`; the signatures of its scores hold samples and seed.
 
     Raises:
-        DataError: empty lists, unequal lengths, an unknown metric, or samples below 1.
+        DataError: empty lists, unequal lengths, an unknown metric or tokenizer, or samples below 1.
 
     Example:
         >>> same = paired_bootstrap(["a b c d"] * 3, ["a b c d"] * 3, ["a b c d"] * 3, samples=20)
@@ -95,7 +97,7 @@ def paired_bootstrap(
         raise DataError(f"samples {samples}: expected 1 or more")
     if seed < 0:
         raise DataError(f"seed {seed}: expected 0 or more")
-    scorer = _scorer(metric)
+    scorer = _scorer(metric, tokenize)
     with progress.stage("Significance test"):
         return _bootstrap(scorer, (hypotheses, baseline, references), metric, samples, seed)
 
@@ -206,9 +208,9 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return corrected
 
 
-def _scorer(metric: str) -> Metric:
+def _scorer(metric: str, tokenize: str = "13a") -> Metric:
     if metric == "bleu":
-        return make_bleu()
+        return make_bleu(tokenize=tokenize)
     if metric == "chrf":
         return make_chrf()
     raise DataError(f"metric {shown(metric)}: expected bleu or chrf")

@@ -10,11 +10,11 @@ from typing import NamedTuple
 import numpy as np
 
 from regard.data.lines import write_files
-from regard.data.parallel import SentencePair
+from regard.data.parallel import SentencePair, file_digest
 from regard.data.shortlist import Shortlist
 from regard.errors import ConfigError
 from regard.metrics.alignment import Links
-from regard.tasks.translation_run import TranslationRun
+from regard.tasks.translation_run import TranslationRun, vocabulary_files
 from regard.tasks.word_links import link_pairs, linked_tokens
 
 FILE = "shortlist.json"
@@ -83,7 +83,8 @@ class ShortlistCounts:
             if len(own) < candidates:
                 own.append(target)
         always = [token for token, _ in sorted(self._targets.items(), key=lambda item: (-item[1], item[0]))[:frequent]]
-        return Shortlist(always, {source: sorted(targets) for source, targets in found.items()})
+        files = [file_digest(path) for path in _files(self._run)]
+        return Shortlist(always, {source: sorted(targets) for source, targets in found.items()}, files)
 
 
 def measure_shortlist(run: TranslationRun, shortlist: Shortlist, pairs: Iterable[SentencePair]) -> ShortlistFigures:
@@ -108,21 +109,24 @@ def read_shortlist(run: TranslationRun) -> Shortlist:
 
     Raises:
         ConfigError: there is none, or the run is an ensemble.
-        CheckpointError: it is damaged.
+        CheckpointError: it is damaged, or was learned with other vocabularies.
     """
     if hasattr(run.model, "models"):
         raise ConfigError("decoding.shortlist: not in an ensemble, which averages the probabilities of all tokens")
-    sizes = [len(vocabulary) for vocabulary in run.vocabularies]
-    return load_shortlist(run.folder, source_size=sizes[0], target_size=sizes[1])
+    return load_shortlist(run.folder, sizes=(len(run.vocabularies.source), len(run.vocabularies.target)), vocabularies=_files(run))
 
 
-def load_shortlist(folder: Path, *, source_size: int, target_size: int) -> Shortlist:
+def _files(run: TranslationRun) -> list[Path]:
+    return [run.folder / name for name in vocabulary_files(run.config)]
+
+
+def load_shortlist(folder: Path, *, sizes: tuple[int, int], vocabularies: Sequence[Path]) -> Shortlist:
     """Return the shortlist stored in a run folder; arguments as in `Shortlist.load`.
 
     Raises:
         ConfigError: there is none.
-        CheckpointError: it is damaged.
+        CheckpointError: it is damaged, or was learned with other vocabularies.
     """
     if not (folder / FILE).exists():
         raise ConfigError(f"decoding.shortlist: {folder} has none; `regard shortlist {folder} --source FILE --target FILE` learns it")
-    return Shortlist.load(folder / FILE, source_size=source_size, target_size=target_size)
+    return Shortlist.load(folder / FILE, sizes=sizes, vocabularies=vocabularies)

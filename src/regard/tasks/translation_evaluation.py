@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -13,6 +14,7 @@ from regard.config import DecodingConfig
 from regard.data.lines import read_lines
 from regard.data.link_lines import parse_links
 from regard.data.parallel import SentencePair
+from regard.data.scripts import UNSPACED
 from regard.errors import DataError, counted
 from regard.metrics import Comparison, Score, alignment_error_rate, bleu, bleu_by_length, chrf, exact_match
 from regard.metrics.alignment import Links
@@ -60,7 +62,12 @@ class Evaluation(NamedTuple):
 
 
 def evaluate_translation(
-    translator: Translator, pairs: Sequence[SentencePair], *, decoding: DecodingConfig | None = None, links: KnownLinks | None = None
+    translator: Translator,
+    pairs: Sequence[SentencePair],
+    *,
+    decoding: DecodingConfig | None = None,
+    links: KnownLinks | None = None,
+    tokenize: str = "13a",
 ) -> Evaluation:
     """Translate the sources and compare with the targets; also measure how well the targets are predicted.
 
@@ -69,6 +76,7 @@ def evaluate_translation(
         pairs: (source, reference).
         decoding: decoding settings; None: the run's.
         links: known alignments, for the alignment error rate of the attention on the references.
+        tokenize: how BLEU divides text, see `regard.metrics.bleu`.
 
     Returns:
         BLEU, chrF, exact match, perplexity, token accuracy, and with links the alignment error rate.
@@ -99,18 +107,25 @@ def evaluate_translation(
     figures = translation_likelihood(translator.run.model, corpus)
     used = f"pairs:{len(corpus.pairs)}/{len(pairs)}|eos:yes"
     with progress.stage("Scoring the translations"):
-        scores = [bleu(outputs, references), chrf(outputs, references), exact_match(outputs, references)]
+        scores = [bleu(outputs, references, tokenize=tokenize), chrf(outputs, references), exact_match(outputs, references)]
         # By the words of the first input, where there are two.
         lengths = sources if translator.run.config.second is None else [source.split("\t")[0] for source in sources]
-        rows = bleu_by_length(outputs, references, lengths, edges=LENGTH_EDGES)
+        rows = bleu_by_length(outputs, references, lengths, edges=LENGTH_EDGES, tokenize=tokenize)
     scores.append(Score("perplexity", figures["perplexity"], "per target token", f"{used}|smoothing:none"))
     scores.append(Score("token accuracy", 100 * figures["token_accuracy"], "%", f"{used}|teacher forcing"))
     if links is not None:
         scores.append(_alignment_error(translator, pairs, links))
     unknown.tell()  # last: an error is told alone
+    _warn_of(references, tokenize)
+    return Evaluation(scores, [(row.range, row.count, row.score.value) for row in rows if row.score is not None], outputs, seconds)
+
+
+def _warn_of(references: Sequence[str], tokenize: str) -> None:
+    """Warn of references whose BLEU would mislead."""
+    if tokenize == "13a" and 2 * sum(bool(re.search(f"[{UNSPACED}]", line)) for line in references) > len(references):
+        progress.message("BLEU takes text without spaces for one word; --tokenize zh (Chinese) or char counts its characters", warning=True)
     if (count := sum(line.endswith(" .") for line in references)) >= TOKENIZED_LINES:
         progress.message(f'{count} references end in " .", as tokenized text does; BLEU is comparable on raw text only', warning=True)
-    return Evaluation(scores, [(row.range, row.count, row.score.value) for row in rows if row.score is not None], outputs, seconds)
 
 
 def read_links(path: str | Path, unit: LinkUnit) -> KnownLinks:
