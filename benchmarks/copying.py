@@ -1,12 +1,10 @@
-"""Words never trained on, copied or not; and what sparse attention does to accuracy, links and faithfulness.
+"""Words never trained on, copied or not.
 
-    python benchmarks/copying.py --work FOLDER --out docs/results/copying.json [--part copying|normalizers] [--seeds 3]
+    python benchmarks/copying.py --work FOLDER --out docs/results/copying.json [--seeds 3]
     python benchmarks/fill_tables.py
 
-`copying` trains small models on generated sentences with names; no name of the test set occurs in training, and few are in the
-vocabulary. `normalizers` trains the same recurrent model and Transformer with softmax, entmax15 and sparsemax on the generated set
-`reverse`, and measures their explanations as `benchmarks/explain.py` does. Every run is trained and measured once: what FOLDER holds is
-kept, and the tables are written as each run ends.
+Trains small models on generated sentences with names; no name of the test set occurs in training, and few are in the vocabulary. Every
+run is trained and measured once: what FOLDER holds is kept, and the table is written as each run ends.
 """
 
 from __future__ import annotations
@@ -25,10 +23,7 @@ from harness import RESULTS, machine, options, write
 from regard.config import load_config
 from regard.data.parallel import SentencePair, read_pairs
 from regard.metrics import exact_match
-from regard.tasks import Translator, generate, train_translation
-from regard.tasks.explained_examples import translation_batches
-from regard.tasks.method_faithfulness import measure_methods
-from regard.tasks.translation_evaluation import KnownLinks, read_links
+from regard.tasks import Translator, train_translation
 from regard.tasks.translation_run import TranslationRun, open_translation_run
 
 # Source and target with two names: the order changes, and one word depends on another.
@@ -43,10 +38,8 @@ SETTINGS = [
     *("recipe=none", "data.valid_size=300", "model.dropout=0.1", "training.learning_rate=0.003", "training.schedule=cosine"),
     *("training.warmup_updates=50", "training.metric=loss", "training.evaluate_every=200", "training.keep_checkpoints=1"),
     *("training.epochs=1000", "training.workers=1", "vocabulary.kind=word", "vocabulary.shared=true"),
-    *("decoding.beam_size=1", "decoding.max_length=40"),
+    *("decoding.beam_size=1", "decoding.max_length=40", "vocabulary.size=60", "training.batch_tokens=800", "training.max_updates=300"),
 ]
-NAMES_SETTINGS = [*SETTINGS, "vocabulary.size=60", "training.batch_tokens=800", "training.max_updates=300"]
-REVERSE_SETTINGS = [*SETTINGS, "training.batch_tokens=1500", "training.max_updates=400"]
 ADDITIVE = [*SMALL_RECURRENT, "model.attention.score=additive", "model.attention.attention_dim=48"]
 COPIES = "model.copy_attention=true"
 COVERS = ["model.attention.coverage=true", "model.attention.coverage_loss=1.0"]
@@ -57,16 +50,7 @@ COPYING = {
     "Transformer": ["model.type=transformer", *SMALL],
     "Transformer, copies": ["model.type=transformer", *SMALL, COPIES],
 }
-NORMALIZERS = ("softmax", "entmax15", "sparsemax")
-SPARSE = {
-    "recurrent": lambda name: [*ADDITIVE, f"model.attention.normalizer={name}"],
-    "Transformer": lambda name: ["model.type=transformer", *SMALL, f"model.normalizer={name}"],
-}
-METHODS = ("weights", "value-norms", "integrated-gradients")
-COPYING_COLUMNS = ["model", "seeds", "unknown words copied, %", "with replace_unknown, %", "exact match, %"]
-SPARSE_COLUMNS = [
-    *("model", "normalizer", "seeds", "exact match, %", "weights that are 0, %", "method", "AER, %", "comprehensiveness", "sufficiency"),
-]
+COLUMNS = ["model", "seeds", "unknown words copied, %", "with replace_unknown, %", "exact match, %"]
 
 
 def shown(values: list[float], digits: int) -> str | None:
@@ -90,11 +74,11 @@ def write_names(folder: Path) -> None:
             (folder / f"{name}.{ending}").write_text("".join(pair[side] + "\n" for pair in pairs), encoding="utf-8")
 
 
-def trained(folder: Path, data: Path, model: list[str], settings: list[str], seed: int) -> TranslationRun:
+def trained(folder: Path, data: Path, model: list[str], seed: int) -> TranslationRun:
     """Return a trained run, from its folder where it is there."""
     if not (folder / "model").exists():
         files = [f"data.source={data}/train.source", f"data.target={data}/train.target", f"training.seed={seed}"]
-        train_translation(load_config(None, [*files, *model, *settings]), folder)
+        train_translation(load_config(None, [*files, *model, *SETTINGS]), folder)
     return open_translation_run(folder)
 
 
@@ -110,7 +94,7 @@ def measure_copying(work: Path, model: str, seed: int) -> dict[str, Any]:
     data, folder = work / "names", work / f"names-{model.replace(', ', '-')}-{seed}"
     if not data.exists():
         write_names(data)
-    run = trained(folder, data, COPYING[model], NAMES_SETTINGS, seed)
+    run = trained(folder, data, COPYING[model], seed)
     pairs = read_pairs(data / "test.source", data / "test.target")
     sources, targets = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
     outputs = [item.text for item in Translator(run).translate(sources)]
@@ -118,42 +102,6 @@ def measure_copying(work: Path, model: str, seed: int) -> dict[str, Any]:
     other = [item.text for item in Translator(run).translate(sources, decoding=replaced)]
     figures = {"copied": share_copied(outputs, pairs), "replaced": share_copied(other, pairs), "exact": exact_match(outputs, targets).value}
     return {"model": model, "seed": seed, **figures}
-
-
-def zero_weights(run: TranslationRun, pairs: list[SentencePair]) -> float:
-    """Return the share of exact zeros among the weights of the decoder's attention over real source tokens, in percent."""
-    zeros = total = 0
-    for each in translation_batches(run, pairs):
-        batch = each.batch
-        for found in run.model.attention_maps(batch.source, batch.source_lengths, batch.target_input):
-            if (found.query, found.key) == ("target", "source"):
-                real = batch.inputs[:, None, None].expand_as(found.weights) & batch.outputs[:, None, :, None]
-                zeros, total = zeros + int((found.weights[real] == 0).sum()), total + int(real.sum())
-    return 100 * zeros / total
-
-
-def measure_normalizer(work: Path, model: str, normalizer: str, seed: int, count: int) -> dict[str, Any]:
-    """Train and measure a run on `reverse`."""
-    data, folder = work / "reverse", work / f"reverse-{model}-{normalizer}-{seed}"
-    if not (data / "test.links").exists():
-        generate("reverse", data, train=10_000, test=1_000, seed=1)
-    run = trained(folder, data, SPARSE[model](normalizer), REVERSE_SETTINGS, seed)
-    pairs = read_pairs(data / "test.source", data / "test.target")[:count]
-    known = read_links(data / "test.links", "character")
-    outputs = [item.text for item in Translator(run).translate([source for source, _ in pairs])]
-    links = KnownLinks(known.sure[:count], known.possible[:count], "character")
-    table = measure_methods(translation_batches(run, pairs), links=links, outputs=2, seed=seed).to_json()
-    for method in table["methods"]:
-        del method["seconds"]
-    about = {"model": model, "normalizer": normalizer, "seed": seed}
-    return {**about, "exact": exact_match(outputs, [target for _, target in pairs]).value, "zeros": zero_weights(run, pairs), **table}
-
-
-def kept(path: Path, measure: Any, *given: Any) -> dict[str, Any]:
-    """Return what a file holds, or measure and write it."""
-    if not path.exists():
-        path.write_text(json.dumps(measure(*given), indent=1) + "\n", encoding="utf-8")
-    return json.loads(path.read_text(encoding="utf-8"))
 
 
 def copying_rows(runs: list[dict[str, Any]]) -> list[list[Any]]:
@@ -165,48 +113,22 @@ def copying_rows(runs: list[dict[str, Any]]) -> list[list[Any]]:
     return rows
 
 
-def normalizer_rows(runs: list[dict[str, Any]]) -> list[list[Any]]:
-    """Return a row per model, normalizer and method."""
-    rows = []
-    for model in SPARSE:
-        for normalizer in NORMALIZERS:
-            own = [run for run in runs if (run["model"], run["normalizer"]) == (model, normalizer)]
-            for name in METHODS if own else ():
-                each = [next(method for method in run["methods"] if method["method"] == name) for run in own]
-                if each[0]["refused"] is not None:
-                    continue
-                figures = [
-                    shown([one[kind]["value"] for one in each if one[kind] is not None], digits)
-                    for kind, digits in (("alignment_error", 2), ("comprehensiveness", 3), ("sufficiency", 3))
-                ]
-                both = (shown([run[kind] for run in own], 1) for kind in ("exact", "zeros"))
-                rows.append([model, normalizer, len(own), *both, name, *figures])
-    return rows
-
-
 def main() -> None:
-    """Measure all, and write the tables as each run ends."""
-    parser = options(__doc__, out=RESULTS / "copying.json", seeds=3, pairs=60)
+    """Measure all, and write the table as each run ends."""
+    parser = options(__doc__, out=RESULTS / "copying.json", seeds=3)
     parser.add_argument("--work", type=Path, required=True)
-    parser.add_argument("--part", choices=("copying", "normalizers"), default="copying")
     given = parser.parse_args()
     torch.set_num_threads(1)
     given.work.mkdir(parents=True, exist_ok=True)
     runs: list[dict[str, Any]] = []
     for seed in range(1, given.seeds + 1):
-        if given.part == "copying":
-            for model in COPYING:
-                runs.append(kept(given.work / f"{model}-{seed}.json", measure_copying, given.work, model, seed))
-                note = f"`python benchmarks/copying.py`: 300 test sentences, mean over the seeds (smallest to largest). {machine(1)}."
-                write(given.out, COPYING_COLUMNS, copying_rows(runs), note, runs=runs)
-        for model, normalizer in ((m, n) for m in SPARSE for n in NORMALIZERS) if given.part == "normalizers" else ():
-            path = given.work / f"{model}-{normalizer}-{seed}.json"
-            runs.append(kept(path, measure_normalizer, given.work, model, normalizer, seed, given.pairs))
-            note = (
-                f"`python benchmarks/copying.py --part normalizers`: {given.pairs} test pairs a run, two target tokens of each; mean over "
-                f"the seeds (smallest to largest). {machine(1)}."
-            )
-            write(given.out, SPARSE_COLUMNS, normalizer_rows(runs), note, runs=runs)
+        for model in COPYING:
+            path = given.work / f"{model}-{seed}.json"
+            if not path.exists():
+                path.write_text(json.dumps(measure_copying(given.work, model, seed), indent=1) + "\n", encoding="utf-8")
+            runs.append(json.loads(path.read_text(encoding="utf-8")))
+            note = f"`python benchmarks/copying.py`: 300 test sentences, mean over the seeds (smallest to largest). {machine(1)}."
+            write(given.out, COLUMNS, copying_rows(runs), note, runs=runs)
 
 
 if __name__ == "__main__":

@@ -177,6 +177,15 @@ def test_an_empty_document_has_an_empty_translation(call: Call, folder: Path, tm
         assert (answer.code, answer.out) == (0, text)
 
 
+def test_a_document_keeps_its_line_ends(call: Call, folder: Path, tmp_path: Path) -> None:
+    for name, text in (("a.txt", "ein Hund\n\nHaus\n"), ("a.md", "# ein Hund\n\n- Haus\n")):
+        found = []
+        for end in ("\n", "\r\n"):
+            (tmp_path / name).write_bytes(text.replace("\n", end).encode())
+            found.append(call("translate", folder / "run", "--document", tmp_path / name).out)
+        assert found[1] == found[0].replace(b"\n", b"\r\n")
+
+
 def test_a_choice_can_be_made_again(call: Call, folder: Path) -> None:
     before = (folder / "run" / FILE).read_bytes()
     (folder / "run" / FILE).write_text("{}")

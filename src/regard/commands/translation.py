@@ -188,7 +188,9 @@ def _translate_document(translator: Translator, path: Path, language: str, decod
         limit = translator.run.config.data.max_length
         write_message(f"{path}: {shown(sentence)}: longer than {limit} tokens (data.max_length), translated in {parts} parts")
     if lines:
-        write_text(found.text)
+        with path.open("rb") as file:
+            dos = file.readline().endswith(b"\r\n")
+        write_text(found.text.replace("\n", "\r\n") + "\r" if dos else found.text)
 
 
 def _questions(
