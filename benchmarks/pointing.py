@@ -40,7 +40,7 @@ def small_run(work: Path, data: str, model: str, seed: int, *, taught: bool) -> 
     folder = work / f"{data}-{'areas' if MODELS[model] else 'plain'}-{'links' if taught else 'none'}-{seed}"
     if not (folder / "model").exists():
         files = [f"data.source={work}/{data}/train.source", f"data.target={work}/{data}/train.target", f"training.seed={seed}"]
-        links = [f"training.links={work}/{data}/train.links", "training.link_unit=character", WEIGHT] if taught else []
+        links = [f"training.links={work}/{data}/train.links", "training.links_unit=character", WEIGHT] if taught else []
         train_translation(load_config(None, [*files, *VOCABULARY[data], *MODELS[model], *SETTINGS, *links]), folder)
     return open_translation_run(folder)
 

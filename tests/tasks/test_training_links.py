@@ -167,7 +167,7 @@ def test_sharded_files_of_links_belong_to_the_shards_of_the_sources(tmp_path: Pa
     [
         (
             "0-0 7-1",
-            "train.links, line 4: 7-1, but the source has 3 words, numbered from 0; for characters: training.link_unit=character",
+            "train.links, line 4: 7-1, but the source has 3 words, numbered from 0; for characters: training.links_unit=character",
         ),
         ("0-9", "train.links, line 4: 0-9, but the target has 3 words"),
         ("0:0", "train.links, line 4: expected links like 3-4 or 3.4, found '0:0'"),
@@ -212,7 +212,7 @@ def test_settings_that_do_not_fit_are_refused(model: dict[str, Any], training: d
 def test_a_taught_head_points(tmp_path: Path) -> None:
     generate("reverse", tmp_path, train=3000, test=200, seed=11)
     model = {"type": "transformer", "embed_dim": 32, "ff_dim": 64, "num_heads": 4, "encoder_layers": 2, "decoder_layers": 2, "norm": "pre"}
-    training = {"links": str(tmp_path / "train.links"), "link_unit": "character", "links_weight": 1.0}
+    training = {"links": str(tmp_path / "train.links"), "links_unit": "character", "links_weight": 1.0}
     training |= {"max_updates": 500, "epochs": 1000, "batch_tokens": 1500, "learning_rate": 3e-3, "evaluate_every": 250}
     data = {name: str(tmp_path / f"train.{name}") for name in ("source", "target")}
     train_translation(configuration(kind="word", model=model, training=training, data=data), tmp_path / "run")

@@ -67,7 +67,7 @@ class TranslationTrainingConfig(TrainingConfig):
         default=None, description="word links of the training pairs that an attention learns, one line per pair, such as 0-0 2-1"
     )
     links_from: str | None = Field(default=None, description="run whose attention links the training pairs, instead of `links`")
-    link_unit: Literal["word", "character"] = Field(default="word", description="what the numbers of the links count")
+    links_unit: Literal["word", "character"] = Field(default="word", description="what the numbers of the links count")
     links_weight: float = Field(default=0.05, gt=0, le=MAX_RATE, description="weight of their loss")
     links_layer: int | None = Field(
         default=None, ge=1, le=MAX_LAYERS, description="decoder layer whose attention learns them, from 1; null: the second to last"

@@ -64,9 +64,9 @@ class TrainingLinks(ABC):
         """
         training = config.training
         if training.links is not None:
-            return LinkFiles(text, training.link_unit, str(config.data.source), training.links)
+            return LinkFiles(text, training.links_unit, str(config.data.source), training.links)
         if training.links_from is not None:
-            return LinksOfRun(text, training.link_unit, Path(training.links_from), folder / FOLDER)
+            return LinksOfRun(text, training.links_unit, Path(training.links_from), folder / FOLDER)
         return None
 
     @abstractmethod
@@ -101,7 +101,7 @@ class TrainingLinks(ABC):
     def _token_links(self, pair: LinkedPair, source: TokenizedText, target: TokenizedText) -> list[int]:
         where = self.where(pair.number)
         _, links = parse_links(pair.links, where)
-        check_links(links, (pair.source, pair.target), self.unit, where, setting="training.link_unit=")
+        check_links(links, (pair.source, pair.target), self.unit, where, setting="training.links_unit=")
         return linked_tokens((pair.source, pair.target), links, (source, target), self.unit).reshape(-1).tolist()
 
 
