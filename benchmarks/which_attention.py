@@ -64,7 +64,7 @@ def evidence(study: str, hypothesis: str, data: str, verdicts: Sequence[str]) ->
     row = (study, hypothesis, data)
     found, count = value("study_findings", row, "verdict"), int(value("study_findings", row, "seeds"))
     if found not in verdicts:
-        raise SystemExit(f"study_findings.json: {', '.join(row)}: {found!r}, but a recommendation rests on {list(verdicts)}")
+        raise SystemExit(f"study_findings.json: {', '.join(row)}: {found!r}, but the page rests on {list(verdicts)}")
     words = "suggested by" if found in SUGGESTED else "holds with" if found in SHOWN + REFUTED else "not shown by"
     alone = ", over test items alone" if count == 1 else ""
     return f"{words} {COUNTS[count]} seed{'s' if count > 1 else ''}{alone}"

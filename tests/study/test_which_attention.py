@@ -65,7 +65,7 @@ FUSION = ["lin2017_entailment", "gated fusion is better than concatenation", "si
             swap(["dates", "general, input feeding"], ["dates", "local-m (general), input feeding"], "AER"),
             "lowest mean AER",
         ),
-        ("study_findings", verdict(FUSION, "not shown"), "'not shown', but a recommendation rests on"),
+        ("study_findings", verdict(FUSION, "not shown"), "'not shown', but the page rests on"),
         ("study_findings", verdict(["li2019", "crossed co-attention is better than the Transformer", "multi30k"], "suggests"), "rests on"),
     ],
 )

@@ -1,0 +1,137 @@
+"""The table of docs/what-we-found.md: what the studies say of the papers' claims, each number from the table that its row links.
+
+    python benchmarks/what_we_found.py
+    python benchmarks/fill_tables.py
+
+Writes what_we_found.json from the other files of docs/results. A row that is no longer there is an error, and so is a finding that rests
+on a verdict the studies no longer have, or on a difference that turned.
+"""
+
+from __future__ import annotations
+
+from harness import RESULTS, options, read, write
+from which_attention import NOT_SHOWN, REFUTED, SHOWN, evidence, number, value
+
+COLUMNS = ["finding", "measured", "evidence"]
+# Sections of docs/studies.md.
+SECTIONS = {
+    "generated": "generated-sets-with-known-alignments",
+    "bahdanau2015": "attention-and-no-attention-bahdanau-et-al-2015",
+    "luong2015": "scores-windows-input-feeding-luong-et-al-2015",
+    "xu2015": "soft-and-hard-attention-to-images-xu-et-al-2015",
+    "lin2017_entailment": "hops-and-their-penalty-lin-et-al-2017",
+    "li2018_translation": "areas-in-transformers-li-et-al-2018",
+    "li2018_characters": "areas-in-transformers-li-et-al-2018",
+    "li2019": "crossed-co-attention-li-et-al-2019",
+}
+
+
+def gain(study: str, hypothesis: str, data: str, unit: str) -> str:
+    """Return the gain of a hypothesis with its interval."""
+    row = (study, hypothesis, data)
+    found = float(value("study_findings", row, "measured gain"))
+    decimals = 3 if abs(found) < 0.1 else 1
+    return f"{found:+.{decimals}f} {unit} [{str(value('study_findings', row, '95 % interval')).replace(' to ', ', ')}]"
+
+
+def ahead(more: float, less: float, what: str) -> tuple[float, float]:
+    """Return both figures.
+
+    Raises:
+        SystemExit: the first is not the larger one; names what they measure.
+    """
+    if more <= less:
+        raise SystemExit(f"{what}: {more} is not above {less}, which a finding says")
+    return more, less
+
+
+def verdicts() -> list[list[str]]:
+    """Return the findings that rest on a hypothesis of a study."""
+    attends, crossed = "attention is better than none", "crossed co-attention is better than the Transformer"
+    hops, fusion = "several hops are better than one", "gated fusion is better than concatenation"
+    fed, hard = "input feeding is better than none", "hard attention is better than soft"
+    means, learned = "areas are better than single positions", "area features (Eq. 9) are better than single positions"
+    found = [
+        ("Attention helps where output and input are out of order.", "generated", attends, "reverse", "points", SHOWN),
+        ("It helped a recurrent translator.", "bahdanau2015", attends, "multi30k", "BLEU", SHOWN),
+        ("Several hops beat one on pairs of sentences.", "lin2017_entailment", hops, "sick", "points", SHOWN),
+        ("Gated fusion of a pair loses to concatenation.", "lin2017_entailment", fusion, "sick", "points", REFUTED),
+        ("Input feeding lost with a dot score.", "luong2015", fed, "multi30k", "BLEU", REFUTED),
+        ("Hard attention to images lost to soft.", "xu2015", hard, "flickr8k", "BLEU-4", REFUTED),
+        ("Areas: no gain shown for sub-words.", "li2018_translation", means, "multi30k", "BLEU", NOT_SHOWN),
+        ("Areas with learned features: none shown for characters.", "li2018_characters", learned, "multi30k", "BLEU", NOT_SHOWN),
+        ("Crossed co-attention: no gain shown.", "li2019", crossed, "multi30k", "BLEU", NOT_SHOWN),
+    ]
+    return [
+        [says, gain(study, hypothesis, data, unit), f"[{evidence(study, hypothesis, data, kinds)}](studies.md#{SECTIONS[study]})"]
+        for says, study, hypothesis, data, unit, kinds in found
+    ]
+
+
+def curves() -> list[str]:
+    """Return the finding on the loss of the crossed network."""
+    table = read(RESULTS / "study_li2019_loss.json")
+    apart = {row[1]: [float(one) for one in row[-1].split(", ")] for row in table["rows"]}
+    behind = next(epoch for epoch in apart if all(min(apart[later]) > 0 for later in apart if later >= epoch))
+    return [
+        "Its loss was behind the Transformer's.",
+        f"in each seed from epoch {behind} to the last ({max(apart)})",
+        f"[two seeds](studies.md#{SECTIONS['li2019']})",
+    ]
+
+
+def pointing() -> list[list[str]]:
+    """Return the findings on where attention points."""
+    data, areas = "letters backwards", "Transformer, areas of 3"
+    right, wrong = (number("study_generated", (data, areas), column) for column in ("exact match", "AER"))
+    ahead(wrong, number("study_generated", (data, "Transformer"), "AER"), "alignment error with areas")
+    errors = (number("pointing", ("reverse", areas, kind), "alignment error, %") for kind in ("none", "known"))
+    untaught, taught = ahead(*errors, "alignment error without links")
+    settings = ("as in the table above", "attends before reading the last word, as published")
+    after, before = ahead(*(number("scenes_why", name, "pointing") for name in settings), "pointing after the last word")
+    return [
+        [
+            "Right outputs do not mean right weights.",
+            f"areas: {right:.1f} % right, {wrong:.0f} % alignment error",
+            f"[three seeds](studies.md#{SECTIONS['generated']})",
+        ],
+        [
+            "One head can be taught to point.",
+            f"alignment error {untaught:.1f} % without links, {taught:.2f} % with",
+            "[three seeds](translation.md#guided-alignment)",
+        ],
+        [
+            "Attention to an image pointed better after the last word was read.",
+            f"{after:.0f} % of words at their object, {before:.0f} % as published",
+            "[one seed](captioning.md#attention-accuracy-on-scenes)",
+        ],
+    ]
+
+
+def language() -> list[str]:
+    """Return the finding on language models."""
+    texts, column = ("Multi30k, English", "Flickr8k captions"), "perplexity, continuous"
+    alone, grouped = (number("language", (text, "plain"), column) - number("language", (text, "none"), column) for text in texts)
+    ahead(alone, 0.0, "perplexity with attention over unrelated sentences")
+    ahead(0.0, grouped, "perplexity with attention over groups of captions")
+    return [
+        "A language model gains where its texts belong together.",
+        f"{grouped:+.1f} perplexity on groups of captions, {alone:+.1f} on unrelated sentences",
+        "[three seeds](language.md#results)",
+    ]
+
+
+def rows() -> list[list[str]]:
+    """Return the table: finding, figures, and a link to its evidence."""
+    return [*verdicts(), curves(), *pointing(), language()]
+
+
+def main() -> None:
+    """Write the table."""
+    given = options(__doc__, out=RESULTS / "what_we_found.json").parse_args()
+    note = "`python benchmarks/what_we_found.py` computes every number from the table that its row links. In brackets: 95 % intervals."
+    write(given.out, COLUMNS, rows(), note)
+
+
+if __name__ == "__main__":
+    main()

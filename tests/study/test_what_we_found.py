@@ -1,0 +1,63 @@
+"""The page *What we found*: at most 600 words, and no finding against the table that it links."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+HOPS = ("lin2017_entailment", "several hops are better than one", "sick")
+
+
+@pytest.fixture
+def script(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> ModuleType:
+    """The script, over a copy of the results."""
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    import what_we_found
+    import which_attention
+
+    for path in (ROOT / "docs" / "results").glob("*.json"):
+        shutil.copy(path, tmp_path)
+    for module in (what_we_found, which_attention):
+        monkeypatch.setattr(module, "RESULTS", tmp_path)
+    return what_we_found
+
+
+def test_the_kept_table_is_what_the_results_say(script: ModuleType) -> None:
+    kept = json.loads((ROOT / "docs" / "results" / "what_we_found.json").read_text(encoding="utf-8"))
+    assert kept["rows"] == script.rows()
+
+
+def test_the_page_is_short() -> None:
+    assert len((ROOT / "docs" / "what-we-found.md").read_text(encoding="utf-8").split()) <= 600
+
+
+@pytest.mark.parametrize(
+    ("name", "key", "column", "cell", "message"),
+    [
+        ("study_findings", HOPS, "verdict", "not shown", "'not shown', but the page rests on"),
+        (
+            "study_generated",
+            ("letters backwards", "Transformer, areas of 3"),
+            "AER",
+            "0.53",
+            "with areas: 0.53 is not above",
+        ),
+        ("pointing", ("reverse", "Transformer, areas of 3", "known"), "alignment error, %", "7.1 (7.0 to 7.2)", "5.5 is not above 7.1"),
+        ("language", ("Flickr8k captions", "plain"), "perplexity, continuous", "31.7 [31.1, 32.3]", "groups of captions: 0.0 is not above"),
+    ],
+)
+def test_a_finding_that_its_table_contradicts_is_refused(
+    script: ModuleType, tmp_path: Path, name: str, key: tuple[str, ...], column: str, cell: str, message: str
+) -> None:
+    path = tmp_path / f"{name}.json"
+    table: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    next(row for row in table["rows"] if tuple(row[: len(key)]) == key)[table["columns"].index(column)] = cell
+    path.write_text(json.dumps(table), encoding="utf-8")
+    with pytest.raises(SystemExit, match=message):
+        script.rows()
