@@ -68,7 +68,10 @@ def main() -> None:
                 if (path := given.runs / "results" / f"{name}.json").exists():
                     result = read(path)
                     zeros = zero_weights(open_translation_run(given.runs / "runs" / name), pairs)
-                    found.append({"exact": result["scores"]["exact match"], "zeros": zeros, "methods": result["methods"]["figures"]})
+                    methods = [
+                        each for each in result["methods"]["figures"] if each["method"] in study.methods
+                    ]  # not the orders beside them
+                    found.append({"exact": result["scores"]["exact match"], "zeros": zeros, "methods": methods})
             if found:
                 rows += rows_of(found, of_set.title or data, named.title or variant)
     note = (

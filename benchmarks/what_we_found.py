@@ -117,6 +117,20 @@ def pointing() -> list[list[str]]:
     ]
 
 
+def sparse() -> list[str]:
+    """Return the finding on sparse weights."""
+    told = []
+    for model, name, sign in (("Transformer", "a Transformer", 1), ("additive", "a recurrent model", -1)):
+        soft, hard = (number("normalizers", ("letters backwards", f"{model}, {kind}"), "AER, %") for kind in ("softmax", "sparsemax"))
+        ahead(sign * soft, sign * hard, f"alignment error of {name} with softmax (sign {sign:+d})")
+        told.append(f"{hard:.1f} % in {name} ({soft:.1f} % with softmax)")
+    return [
+        "Sparse weights point better in one model, worse in another.",
+        f"alignment error {', '.join(told)}",
+        "[three seeds](mechanisms.md#sparsemax)",
+    ]
+
+
 def language() -> list[str]:
     """Return the finding on language models."""
     texts, column = ("Multi30k, English", "Flickr8k captions"), "perplexity, continuous"
@@ -132,7 +146,7 @@ def language() -> list[str]:
 
 def rows() -> list[list[str]]:
     """Return the table: finding, figures, and a link to its evidence."""
-    return [*verdicts(), curves(), *pointing(), language()]
+    return [*verdicts(), curves(), *pointing(), sparse(), language()]
 
 
 def main() -> None:

@@ -49,6 +49,7 @@ def test_the_page_is_short() -> None:
             "with areas: 0.53 is not above",
         ),
         ("pointing", ("reverse", "Transformer, areas of 3", "known"), "alignment error, %", "7.1 (7.0 to 7.2)", "5.5 is not above 7.1"),
+        ("normalizers", ("letters backwards", "Transformer, sparsemax"), "AER, %", "5.3 (5.1 to 5.9)", "a Transformer with softmax"),
         ("language", ("Flickr8k captions", "plain"), "perplexity, continuous", "31.7 [31.1, 32.3]", "groups of captions: 0.0 is not above"),
     ],
 )
