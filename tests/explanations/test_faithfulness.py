@@ -11,7 +11,8 @@ import torch
 from regard.errors import ConfigError
 from regard.explanations import TranslationBatch, explain, greedy_order
 from regard.explanations.faithfulness import erasure_curves, randomized, rank_correlation, with_model
-from tests.explanations.models import SOURCES, TARGETS, batch_of, pairs, sorter
+from tests.explanations.models import SOURCES, TARGETS, batch_of, pairs, sorter, translator
+from tests.tasks.tiny import FAMILIES
 
 
 def test_curves_are_a_loop_over_shortened_sources() -> None:
@@ -29,6 +30,16 @@ def test_curves_are_a_loop_over_shortened_sources() -> None:
                     for part in (source, [token for place, token in enumerate(source) if place in kept])
                 )
                 torch.testing.assert_close(curve[row, column], (whole - rest).detach())
+
+
+@pytest.mark.parametrize(("share", "count", "first"), [(0.3, 50, 15), (0.1, 70, 7), (0.3, 51, 16)])
+def test_a_share_of_many_inputs_is_not_rounded_up_past_a_whole_number(share: float, count: int, first: int) -> None:
+    batch = pairs(translator(FAMILIES["gru"]).double(), [[4 + place % 13 for place in range(count)]], [[5, 6]])
+    found = erasure_curves(batch, torch.tensor([1]), torch.arange(count + 1.0, 0.0, -1.0).unsqueeze(0), shares=[share])
+    kept = torch.ones_like(batch.inputs)
+    kept[:, :first] = False
+    expected = batch.log_probs()[:, 1].exp() - batch.keep(kept).log_probs()[:, 1].exp()
+    torch.testing.assert_close(found.comprehensiveness[:, 0], expected.detach())
 
 
 def test_of_a_line_only_what_stands_before_a_token_is_taken_away() -> None:

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 import torch
 from torch import Tensor
 
 from regard.errors import ConfigError
-from regard.explanations import input_gradients, input_times_gradient, integrated_gradients
+from regard.explanations import (
+    ModelBatch,
+    gradient_times_attention,
+    input_gradients,
+    input_times_gradient,
+    integrated_gradients,
+    value_norms,
+)
 from tests.explanations.models import CAPTIONERS, NAMES, batch_of
 
 # A choice, a window's edge and a norm of very little make sharp bends, for which an integral needs more points.
@@ -52,6 +61,47 @@ def test_a_gradient_is_the_difference_that_a_small_step_makes() -> None:
         moved[place] += step
         change = (batch.log_probs(moved) - batch.log_probs(vectors))[place[0]] / step
         torch.testing.assert_close(found[(place[0], slice(None), *place[1:])], change.detach(), atol=1e-5, rtol=1e-4)  # a finite step
+
+
+METHODS = (value_norms, input_times_gradient, partial(integrated_gradients, steps=2), gradient_times_attention)
+
+
+def _all_of(batch: ModelBatch) -> tuple[list[Tensor], list[str]]:
+    found, refused = [], []
+    for method in METHODS:
+        try:
+            found.append(method(batch))
+        except ConfigError as error:
+            refused.append(str(error))
+    return found, refused
+
+
+@pytest.mark.parametrize(
+    "name", ["gru", "area", "crossed", "label lstm", "entailment crossed", "language", "show soft", "show hard", "caption transformer"]
+)
+@pytest.mark.parametrize("around", ["no_grad", "inference_mode", "batch made in inference_mode", "frozen"])
+def test_gradients_need_neither_grad_mode_nor_weights_that_learn(name: str, around: str) -> None:
+    batch = batch_of(name)
+    expected = _all_of(batch)
+    weights = list(batch.model.parameters())
+    if around == "frozen":
+        batch.model.requires_grad_(False)
+    grad_mode = torch.no_grad() if around == "no_grad" else torch.inference_mode(around.endswith("inference_mode"))
+    with grad_mode:
+        if around.startswith("batch"):
+            batch = batch.select(torch.arange(len(batch.inputs)))
+        found = _all_of(batch)
+    torch.testing.assert_close(found[0], expected[0])
+    assert found[1] == expected[1]
+    assert {weight.requires_grad for weight in weights} == {around != "frozen"}
+    assert all(weight.grad is None for weight in weights)
+
+
+def test_weights_made_in_inference_mode_are_refused() -> None:
+    with torch.inference_mode():
+        batch = batch_of("gru")
+    with pytest.raises(ConfigError, match=r"made inside torch\.inference_mode and have no gradient; build or load the model outside it"):
+        input_times_gradient(batch)
 
 
 def test_no_steps_are_refused() -> None:

@@ -13,7 +13,7 @@ from regard.attention import Attention, KeyValueAttention, MultiHeadAttention, S
 from regard.attention.areas import Areas
 from regard.errors import ConfigError
 from regard.explanations.batches import CaptionBatch, LabelBatch, LanguageBatch, ModelBatch, TranslationBatch
-from regard.explanations.gradients import each_output
+from regard.explanations.gradients import each_output, outside_inference, recording
 from regard.models import CrossedSourceAttention, Decoder, DecoderLayer, SourceAttention
 
 
@@ -59,6 +59,7 @@ def attention_weights(batch: ModelBatch) -> Tensor:
     return weights * batch.outputs.unsqueeze(2)
 
 
+@outside_inference
 def value_norms(batch: ModelBatch, *, every_layer: bool = False) -> Tensor:
     """Return the norm of each weighted value that the displayed attention sums.
 
@@ -94,12 +95,13 @@ def value_norms(batch: ModelBatch, *, every_layer: bool = False) -> Tensor:
             raise ConfigError(f"value norms of all layers: {type(model).__name__} shows the only attention it has; take value-norms")
     found = []
     for layer in layers:
-        with torch.enable_grad():
+        with recording(batch.model):
             attentions = shown_attentions(batch, "value norms", layer=layer)
             found.append(torch.stack([_read(batch, attention, "value norms").norms() for attention in attentions]).mean(0))
     return torch.stack(found).sum(0).detach() * batch.outputs.unsqueeze(2)
 
 
+@outside_inference
 def gradient_times_attention(batch: ModelBatch) -> Tensor:
     """Return the product of each displayed weight with the gradient of each output's log-probability.
 
@@ -148,7 +150,7 @@ def _gradients(total: Tensor, probes: list[Tensor], keep: bool) -> list[Tensor]:
 
 
 def _readings(batch: ModelBatch, method: str) -> list[_Reading]:
-    with torch.enable_grad():
+    with recording(batch.model):
         return [_read(batch, attention, method) for attention in shown_attentions(batch, method)]
 
 

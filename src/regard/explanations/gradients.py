@@ -2,19 +2,80 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import fields, replace
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from regard.errors import ConfigError
 from regard.explanations.batches import ModelBatch
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 # Interpolated examples per forward pass.
 ROWS = 64
 
 
+def outside_inference(method: Callable[Concatenate[ModelBatch, P], T]) -> Callable[Concatenate[ModelBatch, P], T]:
+    """Let a method that differentiates run inside `torch.inference_mode`, which records no graph.
+
+    Tensors of a batch that were made there are copied. Weights that were made there are refused.
+    """
+
+    @wraps(method)
+    def run(batch: ModelBatch, *args: P.args, **settings: P.kwargs) -> T:
+        if any(parameter.is_inference() for parameter in batch.model.parameters()):
+            raise ConfigError(
+                f"explanations: the weights of {type(batch.model).__name__} were made inside torch.inference_mode and have no gradient; build "
+                "or load the model outside it"
+            )
+        with torch.inference_mode(False):
+            return method(_recordable(batch), *args, **settings)
+
+    return run
+
+
+def _recordable(batch: Any) -> Any:
+    return replace(batch, **{each.name: _copied(getattr(batch, each.name)) for each in fields(batch)})
+
+
+def _copied(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        return value.clone() if value.is_inference() else value
+    if isinstance(value, Mapping):
+        return {name: _copied(part) for name, part in value.items()}
+    return [_copied(part) for part in value] if isinstance(value, list) else value
+
+
+@contextmanager
+def recording(model: nn.Module) -> Iterator[None]:
+    """Record the graph of a forward pass, of a model with frozen parameters as well, which are frozen again afterwards.
+
+    Example:
+        >>> layer = nn.Linear(3, 2).requires_grad_(False)
+        >>> with torch.no_grad(), recording(layer):
+        ...     found = layer(torch.ones(3))
+        >>> found.requires_grad, layer.weight.requires_grad
+        (True, False)
+    """
+    frozen = [parameter for parameter in model.parameters() if not parameter.requires_grad and parameter.is_floating_point()]
+    with torch.enable_grad():
+        try:
+            for parameter in frozen:
+                parameter.requires_grad_(True)
+            yield
+        finally:
+            for parameter in frozen:
+                parameter.requires_grad_(False)
+
+
+@outside_inference
 def input_times_gradient(batch: ModelBatch) -> Tensor:
     """Return the product of each input vector with the gradient of each output's log-probability.
 
@@ -40,6 +101,7 @@ def input_times_gradient(batch: ModelBatch) -> Tensor:
     return (input_gradients(batch, vectors) * vectors.unsqueeze(1)).sum(-1)
 
 
+@outside_inference
 def integrated_gradients(batch: ModelBatch, *, steps: int = 32, baseline: Tensor | None = None) -> Tensor:
     """Integrate the gradient along the straight line from a baseline to the input vectors.
 
@@ -88,6 +150,7 @@ def integrated_gradients(batch: ModelBatch, *, steps: int = 32, baseline: Tensor
     return (total * (vectors - start).unsqueeze(1)).sum(-1)
 
 
+@outside_inference
 def input_gradients(batch: ModelBatch, vectors: Tensor) -> Tensor:
     """Return the gradient of each output's log-probability with respect to each input vector, at given vectors.
 
@@ -108,7 +171,7 @@ def input_gradients(batch: ModelBatch, vectors: Tensor) -> Tensor:
         torch.Size([1, 1, 2, 7])
     """
     with torch.enable_grad():
-        read = vectors.detach().requires_grad_()
+        read = vectors.detach().clone().requires_grad_()
         log_probs = batch.log_probs(read)
         return each_output(log_probs, lambda total, keep: torch.autograd.grad(total, read, retain_graph=keep)[0])
 
@@ -123,5 +186,9 @@ def each_output(log_probs: Tensor, gradient: Callable[[Tensor, bool], Tensor]) -
         >>> each_output((2 * x).cumsum(1), lambda total, keep: torch.autograd.grad(total, x, retain_graph=keep)[0])[0].tolist()
         [[2.0, 0.0, 0.0], [2.0, 2.0, 0.0], [2.0, 2.0, 2.0]]
     """
-    last = log_probs.shape[1] - 1
-    return torch.stack([gradient(log_probs[:, number].sum(), number < last) for number in range(last + 1)], 1)
+    last, found = log_probs.shape[1] - 1, []
+    for number in range(last + 1):
+        with torch.enable_grad():  # the caller may have left the block that computed them
+            total = log_probs[:, number].sum()
+        found.append(gradient(total, number < last))
+    return torch.stack(found, 1)

@@ -65,7 +65,7 @@ def record_layers(batch: ModelBatch, method: str) -> list[tuple[Sublayer, ...]]:
         Lists of sublayers that update their streams together: both branches of a crossed encoder, else one.
 
     Raises:
-        ConfigError: the model is not a Transformer.
+        ConfigError: the model is not a Transformer, or its decoder is recurrent.
 
     Example:
         >>> from regard.config import TransformerConfig
@@ -82,9 +82,11 @@ def record_layers(batch: ModelBatch, method: str) -> list[tuple[Sublayer, ...]]:
             if isinstance(module, EncoderLayer | CrossedEncoderLayer | DecoderLayer):
                 stack.callback(module.register_forward_pre_hook(lambda called, args: calls.append((called, args))).remove)
         batch.log_probs()
-    if not calls:
+    written = hasattr(batch.model, "decoder")
+    if not calls or (written and not any(isinstance(module, DecoderLayer) for module, _ in calls)):
+        what = f"the recurrent decoder of {type(batch.model).__name__} has" if calls else f"{type(batch.model).__name__} is no Transformer:"
         raise ConfigError(
-            f"{method}: {type(batch.model).__name__} is no Transformer: one attention without layers and residual connections around it; "
+            f"{method}: {what} one attention without layers and residual connections around it; "
             "take weights, value norms, the gradient methods or leave-one-out"
         )
     found: list[tuple[Sublayer, ...]] = []
