@@ -122,6 +122,33 @@ def test_outputs_of_a_forward_pass_are_shown(bert: Any, tokenizer: Any) -> None:
     np.testing.assert_array_equal(record.maps[1].weights, outputs.attentions[1][0].detach().numpy())
 
 
+@pytest.mark.parametrize(
+    ("attentions", "message"),
+    [
+        ("abc", r"attentions\[0\]: expected weights \(B, H, T, S\), found 'a'"),
+        ((1, 2), r"attentions\[0\]: expected weights \(B, H, T, S\), found shape \(\)"),
+        ((None, torch.ones(2, 3, 3)), r"attentions\[1\]: expected weights \(B, H, T, S\), found shape \(2, 3, 3\)"),
+        (torch.ones(2, 3, 3, 3), r"attentions\[0\]: expected weights \(B, H, T, S\), found shape \(3, 3, 3\)"),
+    ],
+)
+def test_outputs_of_another_kind_are_named(attentions: Any, message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        regard.view(SimpleNamespace(attentions=attentions), ["a", "b", "c"])
+
+
+def test_layers_may_be_one_tensor_or_arrays() -> None:
+    layers = torch.rand(2, 1, 3, 3, 3).softmax(-1)
+    pages = [regard.view(SimpleNamespace(attentions=each), ["a", "b", "c"]).html for each in (tuple(layers), layers, [*layers.numpy()])]
+    assert pages[0] == pages[1] == pages[2]
+
+
+def test_outputs_as_a_tuple_are_refused(bert: Any) -> None:
+    outputs = bert(torch.tensor([[5, 6, 7]]), output_attentions=True, return_dict=False)
+    assert outputs[0].requires_grad
+    with pytest.raises(DataError, match="found rows of unequal length or other things than numbers"):
+        regard.view(outputs, ["a", "b", "c"])
+
+
 def test_a_vision_model_is_shown_over_its_image(tmp_path: Path) -> None:
     from PIL import Image
 

@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import random
+import shutil
 from pathlib import Path
 
 import pytest
@@ -298,6 +299,31 @@ def test_no_output_replaces_an_input(call, runs, words):
     answer = call(*(word.replace("{runs}", str(runs)) for word in words))
     assert (answer.code, Path("a.txt").read_text()) == (2, "a b\tb a\n")
     assert "is an input of this command, which it would replace" in answer.err
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["explain", "run", "--method", "weights", "--source", "a.txt", "--target", "a.txt", "--json", "run/config.yaml"],
+        ["evaluate", "run", "--source", "a.txt", "--target", "a.txt", "--json", "run/vocabulary.json"],
+        ["evaluate", "run", "--source", "a.txt", "--target", "a.txt", "--output", "run/tokens/a.txt"],
+        ["translate", "run", "a.txt", "--links", "run/confidence.json"],
+        ["view", "run", "--text", "a", "-o", "run/data.json"],
+        ["view", "--hf", "folder", "--text", "a", "-o", "folder/tokenizer.json"],
+    ],
+)
+def test_no_output_replaces_a_file_of_a_run_or_model(call, runs, words):
+    shutil.copytree(runs / "bpe", "run")
+    Path("a.txt").write_text("a\n")
+    Path("folder").mkdir()
+    kept = Path(words[-1])
+    kept.parent.mkdir(exist_ok=True)
+    if not kept.exists():
+        kept.write_text("kept")
+    before = kept.read_bytes()
+    answer = call(*words)
+    assert (answer.code, kept.read_bytes()) == (2, before)
+    assert f"{kept}: is a file of an input folder of this command, which it would replace" in answer.err
 
 
 def test_links_stay_until_there_are_new_ones(call, runs):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ import torch
 from regard.errors import ConfigError, DataError
 from regard.explanations import explain
 from regard.metrics import alignment_error_rate
+from regard.progress import listening
 from regard.tasks.explained_examples import batches_of_run, explain_batches, links_of_scores, translation_batches
 from regard.tasks.method_faithfulness import describe_table, measure_methods
 from regard.tasks.translation_evaluation import KnownLinks
@@ -74,6 +76,37 @@ def test_a_method_that_is_not_defined_says_why() -> None:
         explain_batches(translation_batches(run, PAIRS), ["rollout"])
 
 
+@pytest.mark.parametrize(("unit", "error"), [("word", 100.0), ("character", None)])
+def test_a_word_without_known_links_counts_and_a_character_does_not(unit: Any, error: float | None) -> None:
+    run = translator("word", model=FAMILIES["gru"]).run
+    batches = translation_batches(run, PAIRS)
+    none: list[Any] = [set() for _ in PAIRS]
+    (figures, *_) = measure_methods(batches, ["weights"], links=KnownLinks(none, none, unit)).methods
+    assert (figures.alignment_error and figures.alignment_error.value) == error
+
+
+@pytest.mark.parametrize("kind", ["classification", "lm"])
+def test_an_example_without_text_is_reported_and_the_others_keep_their_numbers(kind: str, tmp_path: Path) -> None:
+    file = tmp_path / "some.txt"
+    file.write_text("ein Hund\n\nder Hund sieht\n" if kind == "lm" else "good\tthe joy of it\ngood\t\ngood\tof it\n", encoding="utf-8")
+    if kind == "lm":
+        tiny_language.run(tmp_path, training={"max_updates": 2})
+    else:
+        tiny_sentences.train(tiny_sentences.configuration(tmp_path, training={"max_updates": 2}), tmp_path / "run")
+    told: list[str] = []
+    with listening(lambda event: told.append(event.text)):
+        found = explain_batches(batches_of_run(tmp_path / "run", file), ["leave-one-out"])
+    assert [(example.number, example.to_json()["number"]) for example in found] == [(1, 1), (3, 3)]
+    assert "1 example without text left out, the first is number 2" in told
+
+
+def test_links_need_sentence_pairs(tmp_path: Path) -> None:
+    tiny_language.run(tmp_path, training={"max_updates": 2})
+    (tmp_path / "some.txt").write_text("ein Hund bellt\n", encoding="utf-8")
+    with pytest.raises(ConfigError, match="links: only for a translation run, which has sentence pairs"):
+        measure_methods(batches_of_run(tmp_path / "run", tmp_path / "some.txt"), ["weights"], links=links_of_words(PAIRS[:1]))
+
+
 def test_scores_of_an_example_have_a_column_for_each_token() -> None:
     run = translator("word", model=FAMILIES["transformer"]).run
     for example, (source, target) in zip(explain_batches(translation_batches(run, PAIRS), ["weights", "rollout"]), PAIRS, strict=True):
@@ -101,6 +134,8 @@ def test_what_cannot_be_measured_is_refused() -> None:
     far.possible[2] = {*far.possible[2], (1, 17)}
     with pytest.raises(DataError, match=r"links, line 3: 17-1, but the source has \d words, numbered from 0"):
         measure_methods(batches, ["weights"], links=far)
+    with pytest.raises(DataError, match=r"known\.links, line 3: 17-1, but"):
+        measure_methods(batches, ["weights"], links=far._replace(name="known.links"))
     with pytest.raises(DataError, match="no example with an output of two inputs or more"):
         measure_methods(translation_batches(run, [("ein", "ein")]))
     with pytest.raises(ConfigError, match="outputs 0 and samples 1000 must be 1 or more"):

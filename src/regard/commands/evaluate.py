@@ -123,7 +123,7 @@ def evaluate(
         _evaluate_shards(run, task, given)
     if given[needed] is None:
         raise ConfigError(f"{needed}: needed, to measure a run of the task {task}")
-    read = [source, target, second_source, links, captions, frequencies, features, regions, examples, text]
+    read = [run, source, target, second_source, links, captions, frequencies, features, regions, examples, text]
     refuse_overwriting({"--json": json_file, "--output": output}, read)
     report, outputs = _measure(run, task, given)
     contents = {}

@@ -31,7 +31,7 @@ def explain(
     outputs: Annotated[int, typer.Option(min=1, help="with --faithfulness: outputs measured per example")] = 3,
     max_words: Annotated[int, typer.Option(min=1, help="without --method: remove 1 up to this many words")] = 5,
     random_draws: Annotated[int, typer.Option(min=1, help="without --method: random draws of words per example")] = 5,
-    seed: Annotated[int, typer.Option(min=0, help="seed of the random draws")] = 1,
+    seed: Annotated[int, typer.Option(min=0, max=2**63 - 1, help="seed of the random draws")] = 1,
     json_file: Annotated[Path | None, typer.Option("--json", help="write the results to this JSON file")] = None,
     output: Annotated[
         Path | None,
@@ -43,7 +43,7 @@ def explain(
     With --method: by one method or all of them, and with --faithfulness how faithful each is to the model. Without: a classifier by its
     attention, that is the most attended words of each label, the overlap of the hops, and whether the attended words decide the label.
     """
-    refuse_overwriting({"--json": json_file, "--output": output}, [examples, source, target, faithfulness, links, regions])
+    refuse_overwriting({"--json": json_file, "--output": output}, [run, examples, source, target, faithfulness, links, regions])
     if method is None:
         given = {"--source": source, "--target": target, "--faithfulness": faithfulness, "--links": links, "--regions": regions}
         refuse(given, "goes with --method NAME, or --method all")
@@ -65,6 +65,8 @@ def explain(
     batches = batches_of_run(run, faithfulness, target=target, regions=regions)
     known = None if links is None else read_links(links, link_unit)
     table = measure_methods(batches, methods, links=known, outputs=outputs, seed=seed)
+    if method != "all" and (refused := table.methods[0].refused):
+        raise ConfigError(refused)
     describe_table(table, write_line)
     _write(json_file, {"run": str(run), **table.to_json()})
 
@@ -74,8 +76,8 @@ def _explain(run: Path, examples: Path, target: Path | None, method: str, json_f
 
     methods = _methods(method)
     found = explain_batches(batches_of_run(run, examples, target=target), methods)
-    for number, example in enumerate(found, start=1):
-        write_line(f"{number}: {' '.join(example.inputs)} -> {' '.join(example.outputs)}")
+    for example in found:
+        write_line(f"{example.number}: {' '.join(example.inputs)} -> {' '.join(example.outputs)}")
         describe_example(example, write_line)
     _write(json_file, {"run": str(run), "examples": [example.to_json() for example in found]})
 

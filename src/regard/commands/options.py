@@ -15,6 +15,18 @@ from regard.errors import ConfigError
 
 DecodingPrecision = Literal["float32", "bfloat16", "int8"]
 LinkUnit = Literal["word", "character"]
+RUN_FILES = (
+    "alignment.json",
+    "attention.jsonl",
+    "confidence.json",
+    "config.yaml",
+    "data.json",
+    "labels.json",
+    "log.jsonl",
+    "shortlist.json",
+    "*vocabulary.json",
+)
+"""Files of a run folder, beside its subfolders."""
 HardMode = Literal["sample", "argmax", "expected"]
 ListedTable = Literal["mechanisms", "tasks", "settings"]
 Device = Literal["cpu", "cuda"]
@@ -73,12 +85,13 @@ def refuse_overwriting(outputs: Mapping[str, Path | None], inputs: Iterable[str 
 
     Args:
         outputs: files to write, by option.
-        inputs: files to read; None, patterns and names that are no file do not count.
+        inputs: files to read, run folders, and folders of which every file is an input; None, patterns and names of nothing do not count.
 
     Raises:
         ConfigError: the message names the option and the file.
     """
-    read = [os.stat(path) for path in inputs if path is not None and os.path.isfile(path)]
+    given = [Path(path) for path in inputs if path is not None]
+    read = [path.stat() for path in given if path.is_file()]
     with suppress(OSError):  # a closed standard input
         read.append(os.fstat(0))
     for option, path in outputs.items():
@@ -88,3 +101,13 @@ def refuse_overwriting(outputs: Mapping[str, Path | None], inputs: Iterable[str 
             raise ConfigError(f"{option} -: expected a file, not standard output")
         if path.is_file() and any(stat.S_ISREG(found.st_mode) and os.path.samestat(found, path.stat()) for found in read):
             raise ConfigError(f"{option} {path}: is an input of this command, which it would replace")
+        if any(_belongs(path, folder) for folder in given if folder.is_dir()):
+            raise ConfigError(f"{option} {path}: is a file of an input folder of this command, which it would replace")
+
+
+def _belongs(path: Path, folder: Path) -> bool:
+    path, folder = path.resolve(), folder.resolve()
+    if not path.is_file() or folder not in path.parents:
+        return False
+    run, below = (folder / "config.yaml").is_file(), path.parent != folder
+    return below or not run or any(path.match(name) for name in RUN_FILES)

@@ -99,7 +99,7 @@ def translate(
         (document and (files or second_source or prefix or links or json_lines or json_input or sample or n_best > 1), DOCUMENT_ALONE),
         (language != "en" and not document, "--language: only with --document"),
     )
-    refuse_overwriting({"--links": None if links == Path("-") else links}, [*(files or []), second_source, prefix, terms])
+    refuse_overwriting({"--links": None if links == Path("-") else links}, [run, *(files or []), second_source, prefix, terms])
     beginnings, glossary = Beginnings(prefix), Glossary(read_terms(terms)) if terms else None
     translator = Translator.open(run, *(others or []))
     translator.use_images(images, names=second_source)

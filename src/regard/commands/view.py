@@ -59,7 +59,7 @@ def view(
     from regard.viewer import group_by_example, read_records, render_alignment
     from regard.viewer.history import share_images
 
-    refuse_overwriting({"--output": output}, [*(runs or []), *(image or [])])
+    refuse_overwriting({"--output": output}, [*(runs or []), *(image or []), hf])
     if (runs is None) == (hf is None):
         raise ConfigError("view: give run folders or record files, or --hf and the folder of a Hugging Face model")
     if hf is not None:

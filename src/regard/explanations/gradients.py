@@ -32,8 +32,8 @@ def outside_inference(method: Callable[Concatenate[ModelBatch, P], T]) -> Callab
     def run(batch: ModelBatch, *args: P.args, **settings: P.kwargs) -> T:
         if any(parameter.is_inference() for parameter in batch.model.parameters()):
             raise ConfigError(
-                f"explanations: the weights of {type(batch.model).__name__} were made inside torch.inference_mode and have no gradient; build "
-                "or load the model outside it"
+                f"explanations: the weights of {type(batch.model).__name__} were made inside torch.inference_mode and have no gradient; "
+                "build or load the model outside it"
             )
         with torch.inference_mode(False):
             return method(_recordable(batch), *args, **settings)

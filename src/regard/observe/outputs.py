@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 
-from regard.errors import DataError
+from regard.errors import DataError, shown
 from regard.observe.call import AttentionCall
 from regard.observe.recording import Recording
 
@@ -50,7 +51,7 @@ def recording_of(outputs: Any) -> Recording:
         >>> recording_of(SimpleNamespace(attentions=(torch.ones(1, 2, 3, 3) / 3,)))
         <1 call of outputs in 1 layer>
     """
-    fields = {name: value for name in FIELDS if (value := getattr(outputs, name, None))}
+    fields = {name: value for name in FIELDS if (value := getattr(outputs, name, None)) is not None and len(value)}
     calls = list(_encoder(fields))
     steps = max((len(value) for value in fields.values() if _by_step(value)), default=1)
     for step in range(steps):
@@ -80,4 +81,14 @@ def _calls(fields: dict[str, Sequence[Tensor | None]]) -> Iterator[AttentionCall
         for name, (layer, kind) in FIELDS.items():
             weights = fields[name][number] if number < len(fields.get(name, ())) else None
             if weights is not None:
-                yield AttentionCall(layer.format(number), kind, weights.detach().float().cpu())
+                yield AttentionCall(layer.format(number), kind, _weights(weights, f"{name}[{number}]"))
+
+
+def _weights(values: Any, name: str) -> Tensor:
+    try:
+        found = torch.as_tensor(values).detach().float().cpu()
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise DataError(f"{name}: expected weights (B, H, T, S), found {shown(values)}") from error
+    if found.dim() != 4:
+        raise DataError(f"{name}: expected weights (B, H, T, S), found shape {tuple(found.shape)}")
+    return found

@@ -18,7 +18,7 @@ from regard.data.lines import read_lines
 from regard.data.parallel import SentencePair, read_pairs
 from regard.data.running_text import pad_rows
 from regard.data.vocabulary import BOS, EOS, TokenizedText
-from regard.errors import ConfigError, DataError
+from regard.errors import ConfigError, DataError, counted
 from regard.explanations import CaptionBatch, LabelBatch, LanguageBatch, ModelBatch, TranslationBatch, explain
 from regard.explanations.methods import Method
 from regard.metrics.alignment import Links, links_from_weights
@@ -50,6 +50,7 @@ class ExplainedBatch(NamedTuple):
         outputs: output texts of each example.
         pairs: texts and tokens of each sentence pair; empty for other tasks.
         regions: per caption the cells, (L,) bool, of words with known regions, by position.
+        numbers: of the examples among those given, from 1.
     """
 
     batch: ModelBatch
@@ -57,6 +58,7 @@ class ExplainedBatch(NamedTuple):
     outputs: list[list[str]]
     pairs: list[tuple[SentencePair, TokenizedText, TokenizedText]]
     regions: list[dict[int, np.ndarray]] = []  # noqa: RUF012 - never changed
+    numbers: Sequence[int] = ()
 
 
 class ExplainedExample(NamedTuple):
@@ -66,15 +68,20 @@ class ExplainedExample(NamedTuple):
         inputs: as text.
         outputs: as text.
         scores: (outputs, inputs) per method.
+        number: among the examples given, from 1.
+        after_inputs: whether output t has the inputs 1 to t only, as in a language model; input 0 begins the line.
     """
 
     inputs: list[str]
     outputs: list[str]
     scores: dict[Method, np.ndarray]
+    number: int = 1
+    after_inputs: bool = False
 
     def to_json(self) -> dict[str, Any]:
-        """Return all of it as a JSON value."""
-        return {"inputs": self.inputs, "outputs": self.outputs, "scores": {name: found.tolist() for name, found in self.scores.items()}}
+        """Return the example as a JSON value."""
+        scores = {name: found.tolist() for name, found in self.scores.items()}
+        return {"number": self.number, "inputs": self.inputs, "outputs": self.outputs, "scores": scores}
 
 
 def pair_batch(run: TranslationRun, sources: Sequence[list[int]], targets: Sequence[list[int]]) -> TranslationBatch:
@@ -101,38 +108,47 @@ def translation_batches(run: TranslationRun, pairs: Sequence[SentencePair]) -> l
                 raise DataError(f"pair {number}: a side of it is empty; there is nothing to explain")
         batch = pair_batch(run, [source.ids for _, source, _ in encoded], [target.ids for *_, target in encoded])
         inputs = [source.pieces for _, source, _ in encoded]
-        found.append(ExplainedBatch(batch, inputs, [[*target.pieces, "</s>"] for *_, target in encoded], encoded))
+        outputs = [[*target.pieces, "</s>"] for *_, target in encoded]
+        found.append(ExplainedBatch(batch, inputs, outputs, encoded, numbers=range(start + 1, start + 1 + len(some))))
     return found
 
 
 def label_batches(run: SentenceRun, examples: Sequence[Sequence[str]]) -> list[ExplainedBatch]:
-    """Return batches of texts or pairs with predicted labels, without empty texts."""
-    encoded = [(texts, encode_example(run, texts)[0]) for texts in examples]
-    usable = [(texts, ids) for texts, ids in encoded if all(ids)]
-    answers = predict_labels(run, [ids for _, ids in usable])
+    """Return batches of texts or pairs with predicted labels; report and leave out those with an empty text."""
+    encoded = [(number, texts, encode_example(run, texts)[0]) for number, texts in enumerate(examples, start=1)]
+    usable = [(number, texts, ids) for number, texts, ids in encoded if all(ids)]
+    _report_empty([number for number, _, ids in encoded if not all(ids)])
+    answers = predict_labels(run, [ids for *_, ids in usable])
     found = []
     for start in range(0, len(usable), BATCH_SIZE):
         some = usable[start : start + BATCH_SIZE]
         labels = torch.tensor([int(answer.probabilities.argmax()) for answer in answers[start : start + BATCH_SIZE]])
-        padded = [pad_tokens([ids[side] for _, ids in some]) for side in range(len(some[0][1]))]
+        padded = [pad_tokens([ids[side] for *_, ids in some]) for side in range(len(some[0][2]))]
         device = device_of(run.model)
         batch = LabelBatch(run.model, [ids.to(device) for ids, _ in padded], [n.to(device) for _, n in padded], labels.to(device))
-        inputs = [[piece for text in texts for piece in token_texts(run, text)] for texts, _ in some]
-        found.append(ExplainedBatch(batch, inputs, [[run.labels[label]] for label in labels.tolist()], []))
+        inputs = [[piece for text in texts for piece in token_texts(run, text)] for _, texts, _ in some]
+        outputs = [[run.labels[label]] for label in labels.tolist()]
+        found.append(ExplainedBatch(batch, inputs, outputs, [], numbers=[number for number, *_ in some]))
     return found
 
 
 def language_batches(run: LanguageRun, lines: Sequence[str]) -> list[ExplainedBatch]:
-    """Return batches of non-empty lines."""
-    encoded = [found for found in map(run.vocabulary.encode, lines) if found.ids]
-    found = []
+    """Return batches of lines; report and leave out empty ones."""
+    numbered = list(enumerate(map(run.vocabulary.encode, lines), start=1))
+    encoded, found = [(number, text) for number, text in numbered if text.ids], []
+    _report_empty([number for number, text in numbered if not text.ids])
     for start in range(0, len(encoded), BATCH_SIZE):
         some = encoded[start : start + BATCH_SIZE]
-        given = pad_rows([np.array([*text.ids, EOS]) for text in some], [BOS] * len(some)).to(device_of(run.model))
+        given = pad_rows([np.array([*text.ids, EOS]) for _, text in some], [BOS] * len(some)).to(device_of(run.model))
         batch = LanguageBatch(run.model, given.inputs, given.goals, given.lengths)
-        pieces = [text.pieces for text in some]
-        found.append(ExplainedBatch(batch, [["<s>", *own] for own in pieces], [[*own, "</s>"] for own in pieces], []))
+        pieces, numbers = [text.pieces for _, text in some], [number for number, _ in some]
+        found.append(ExplainedBatch(batch, [["<s>", *own] for own in pieces], [[*own, "</s>"] for own in pieces], [], numbers=numbers))
     return found
+
+
+def _report_empty(numbers: Sequence[int]) -> None:
+    if numbers:
+        progress.message(f"{counted(len(numbers), 'example')} without text left out, the first is number {numbers[0]}", warning=True)
 
 
 def caption_batches(run: CaptionRun, examples: CaptionSet) -> list[ExplainedBatch]:
@@ -159,7 +175,8 @@ def caption_batches(run: CaptionRun, examples: CaptionSet) -> list[ExplainedBatc
         pairs = zip(captions, some, strict=True)
         regions = [_named_cells(caption.pieces, image.regions or {}, run.model.grid) for caption, image in pairs]
         outputs = [[*caption.pieces, "</s>"] for caption in captions]
-        found.append(ExplainedBatch(batch, [cells] * len(some), outputs, [], regions if any(regions) else []))
+        numbers = range(start + 1, start + 1 + len(some))
+        found.append(ExplainedBatch(batch, [cells] * len(some), outputs, [], regions if any(regions) else [], numbers))
     return found
 
 
@@ -203,8 +220,9 @@ def batches_of_run(
     match task:
         case "translation":
             run = open_translation_run(folder)
+            pairs = _pairs(run, Path(examples), target)
             try:
-                found = translation_batches(run, _pairs(run, Path(examples), target))
+                found = translation_batches(run, pairs)
             except DataError as error:
                 raise DataError(f"{examples}: {error}") from error
         case "classification" | "entailment":
@@ -243,11 +261,11 @@ def explain_batches(batches: Sequence[ExplainedBatch], methods: Sequence[Method]
         if not scores:
             raise ConfigError(refused[methods[-1]])
         columns = item.batch.inputs.cpu().numpy()
-        for number, (inputs, outputs) in enumerate(zip(item.inputs, item.outputs, strict=True)):
+        for number, (inputs, outputs, place) in enumerate(zip(item.inputs, item.outputs, item.numbers, strict=True)):
             # A language model reads BOS, which is not an input.
             kept = columns[number] | (np.arange(columns.shape[1]) < 1 if item.batch.attends_to_itself else False)
             own: dict[Method, np.ndarray] = {name: table[number, : len(outputs)][:, kept] for name, table in scores.items()}
-            found.append(ExplainedExample(inputs[: int(kept.sum())], outputs, own))
+            found.append(ExplainedExample(inputs[: int(kept.sum())], outputs, own, place, item.batch.attends_to_itself))
     return found
 
 
@@ -269,6 +287,11 @@ def links_of_scores(item: ExplainedBatch, scores: np.ndarray, unit: LinkUnit) ->
 def describe_example(example: ExplainedExample, say: Callable[[str], None], *, most: int = 3) -> None:
     """Report the inputs of the highest scores per method and output."""
     for method, table in example.scores.items():
-        for output, row in zip(example.outputs, table, strict=True):
-            best = sorted(range(len(row)), key=lambda place: (-row[place], place))[:most]
-            say(f"{method}: {visible(output)} <- " + ", ".join(f"{visible(example.inputs[place])} {row[place]:.3f}" for place in best))
+        for number, (output, row) in enumerate(zip(example.outputs, table, strict=True)):
+            places = range(1, number + 1) if example.after_inputs else range(len(row))
+            best = sorted(places, key=lambda place, scores=row: (-scores[place], place))[:most]
+            say(
+                f"{method}: {visible(output)} <- "
+                + ", ".join(f"{visible(example.inputs[place])} {row[place]:.3f}" for place in best)
+                + "no input" * (not best)
+            )

@@ -20,7 +20,7 @@ from regard.explanations.methods import Method
 from regard.metrics.significance import bootstrap_interval
 from regard.tasks.explained_examples import ExplainedBatch, links_of_scores
 from regard.tasks.translation_evaluation import KnownLinks
-from regard.tasks.word_links import check_links
+from regard.tasks.word_links import check_links, judged_links
 
 RANDOM, GREEDY = "random order", "greedy leave-one-out"
 """Reference rows: a random order, and the greedy order."""
@@ -115,7 +115,7 @@ def measure_methods(
         samples: resampled sets for the intervals.
 
     Raises:
-        ConfigError: `outputs` or `samples` is below 1, or a method does not exist.
+        ConfigError: `outputs` or `samples` is below 1, a method does not exist, or links are given for a run that is no translation.
         DataError: no example, no output with two inputs or more, or not as many links as pairs.
 
     Example:
@@ -131,8 +131,12 @@ def measure_methods(
     if not sum(len(part.rows) for part in chosen):
         raise DataError("faithfulness: no example with an output of two inputs or more")
     count = sum(len(item.inputs) for item in batches)
+    if links is not None and not any(item.pairs for item in batches):
+        raise ConfigError(f"{links.name}: only for a translation run, which has sentence pairs")
     if links is not None and len(links.possible) != sum(len(item.pairs) for item in batches):
-        raise DataError(f"links: {counted(len(links.possible), 'line')}, but {counted(count, 'pair')}")
+        raise DataError(f"{links.name}: {counted(len(links.possible), 'line')}, but {counted(count, 'pair')}")
+    if links is not None:
+        _check_links(links, batches)
     shuffled = randomized(batches[0].batch.model, seed=seed)  # type: ignore[arg-type]
     found, said = [], dict[Method, list[Tensor]]()
     with progress.stage("Measuring methods", total=len(methods) + 2, unit="methods") as stage:
@@ -148,6 +152,12 @@ def measure_methods(
                 found.append(MethodFigures(name, refused=str(error)))
             stage.advance(1)
     return FaithfulnessTable(found, count, sum(len(part.rows) for part in chosen), SHARES, seed, _agreement(batches, chosen, said))
+
+
+def _check_links(links: KnownLinks, batches: Sequence[ExplainedBatch]) -> None:
+    pairs = (pair for item in batches for pair, *_ in item.pairs)
+    for number, (possible, pair) in enumerate(zip(links.possible, pairs, strict=True), start=1):
+        check_links(possible, pair[:2], links.unit, f"{links.name}, line {number}")
 
 
 def _agreement(
@@ -212,11 +222,9 @@ class _Measurement:
         counts, number = [], 0
         for item, table in zip(self.batches, tables, strict=True):
             assert table is not None
-            for place, found in enumerate(links_of_scores(item, table.double().cpu().numpy(), links.unit)):
+            for found in links_of_scores(item, table.double().cpu().numpy(), links.unit):
                 sure, possible = links.sure[number], links.possible[number] | links.sure[number]
-                check_links(possible, item.pairs[place][0][:2], links.unit, f"links, line {number + 1}")
-                # A target unit without any known source, such as the hyphen of a date, may be linked to anything.
-                judged = {link for link in found if link[0] in {row for row, _ in possible}}
+                judged = judged_links(found, possible, links.unit)
                 total = len(judged) + len(sure)
                 counts.append((100.0 * (total - len(judged & sure) - len(judged & possible)), total))
                 number += 1

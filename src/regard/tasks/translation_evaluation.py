@@ -21,7 +21,7 @@ from regard.metrics.alignment import Links
 from regard.tasks.translation_prediction import Translator
 from regard.tasks.translation_training import encode_corpus, translation_likelihood
 from regard.tasks.unknown_tokens import UnknownTokenWarning
-from regard.tasks.word_links import LinkUnit, check_links, find_links, read_choice
+from regard.tasks.word_links import LinkUnit, check_links, find_links, judged_links, read_choice
 
 # The longest source, in words, of each row of BLEU by length but the last.
 LENGTH_EDGES = (8, 11, 14, 18)
@@ -158,9 +158,7 @@ def _check_known(translator: Translator, pairs: Sequence[SentencePair], known: K
 def _alignment_error(translator: Translator, pairs: Sequence[SentencePair], known: KnownLinks) -> Score:
     found = []
     for chosen, links in zip(find_links(translator.run, pairs, unit=known.unit), known.possible, strict=True):
-        # Characters without any known source (a hyphen in a date) are not judged.
-        judged = {row for row, _ in links}
-        found.append({link for link in chosen if link[0] in judged} if known.unit == "character" else chosen)
+        found.append(judged_links(chosen, links, known.unit))
     error = alignment_error_rate(found, known.sure, known.possible)
     choice = read_choice(translator.run)
     return error if choice is None else replace(error, signature=f"{error.signature}|attention:{choice}")

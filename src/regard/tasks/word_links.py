@@ -285,6 +285,19 @@ def unit_spans(text: str, unit: LinkUnit | MarkupUnit) -> list[tuple[int, int]]:
     return [match.span() for match in re.finditer(r"\S+" if unit == "word" else r"(?s:.)", text)]
 
 
+def judged_links(found: Links, possible: Links, unit: LinkUnit) -> Links:
+    """Return the found links that count for the alignment error: of words all, of characters those with any known source.
+
+    A character without one, such as the hyphen of a date, may be linked to anything.
+
+    Example:
+        >>> sorted(judged_links({(0, 0), (1, 2)}, {(0, 1)}, "character"))
+        [(0, 0)]
+    """
+    known = {target for target, _ in possible}
+    return {link for link in found if link[0] in known} if unit == "character" else found
+
+
 def check_links(
     links: Iterable[tuple[int, int]], pair: SentencePair, unit: LinkUnit, where: str, *, setting: str | None = "--link-unit "
 ) -> None:

@@ -199,6 +199,8 @@ def _unpacked(name: str, values: Mapping[str, Any]) -> np.ndarray:
 
 def _plain(values: Any) -> Any:
     # Tensors may have gradients, be on another device or in bfloat16, none of which NumPy reads.
+    if isinstance(values, list | tuple):
+        return [_plain(value) for value in values] if any(hasattr(value, "detach") for value in values) else values
     if not hasattr(values, "detach"):
         return values
     values = values.detach().cpu()
