@@ -251,3 +251,22 @@ def test_a_map_below_zero_is_drawn_on_the_canvas_and_over_an_image(opened):
     veils = [float(value) for value in data(page, "#overlay .cell", "fill-opacity")]
     assert set(veils) == {0.78}
     assert "in the dark: 0 or less" in one(page, ".scale").text
+
+
+@pytest.mark.parametrize("place", [0, 1])
+@pytest.mark.parametrize(
+    "values",
+    [
+        *(f"palette={name}" for name in ("constructor", "__proto__")),
+        *(f"{name}={value}" for name in ("head", "row", "column", "hypothesis", "map", "example") for value in ("1.5", "Infinity")),
+        *(f"rival={value}" for value in ("1.1.99", "1.1.-7", "1.1.x")),
+        "threshold=Infinity",
+    ],
+)
+def test_a_link_with_impossible_values_draws_a_page_like_any_other(opened, values, place):
+    records = [samples.transformer(2, 3), samples.beam(), samples.transformer(2, 3, "large", 5)]
+    for view in ("compare", "flow"):
+        page = opened(records, f"#example={place + 1}&view={view}&{values}")
+        page.execute_script("document.getElementById('link').click()")
+        assert "NaN" not in page.execute_script("return document.body.innerText + location.hash")
+        assert page.execute_script("return location.hash").count(".5") == 0

@@ -137,7 +137,7 @@ class Endpoint:
 METHOD: Schema = {
     "type": "string",
     "pattern": "^(" + "|".join(ASKED) + ")$",
-    "description": f"add a method of explanation's scores to the records: {', '.join(ASKED)}; 422 where it is not defined for the model",
+    "description": f"one of {', '.join(ASKED)}, whose scores are added to the records; 422 where it is not defined for the model",
 }
 
 

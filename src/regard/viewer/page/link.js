@@ -25,14 +25,17 @@ function remember() {
   if (records.length) setAddress(linkOf().values);
 }
 
-// Restore the state of a link; invalid numbers are ignored.
+// The index that a number of a link stands for, or NaN.
+const indexOf = (text) => (Number.isInteger(Number(text)) ? Number(text) - 1 : NaN);
+
+// Restore the state of a link; invalid values are ignored.
 function restore(asked) {
-  const number = (name) => Number(asked.get(name)) - 1;
+  const number = (name) => indexOf(asked.get(name));
   const index = records[number("example")] ? number("example") : shownOf(groups[0]);
   const r = records[index];
   for (const name of ["numbers", "words", "every", "projected"]) if (asked.has(name)) state[name] = asked.get(name) === "1";
   if (["map", "one", "row"].includes(asked.get("scale"))) state.scale = asked.get("scale");
-  if (asked.get("palette") in PALETTES) state.palette = asked.get("palette");
+  if (Object.hasOwn(PALETTES, asked.get("palette"))) state.palette = asked.get("palette");
   if (["auto", "light", "dark"].includes(asked.get("theme"))) state.theme = asked.get("theme");
   settleSwitches();
   setColors();
@@ -47,8 +50,9 @@ function restore(asked) {
   if (number("column") >= 0 && drawable(currentMap())) state.column = within(number("column"), 0, current().columns - 1);
   state.hypothesis = Math.max(0, number("hypothesis") || 0);
   if (asked.has("threshold")) state.threshold = Number(asked.get("threshold")) || 0;
-  const [other, place, head] = (asked.get("rival") || "").split(".").map((at) => at - 1);
-  if (records[other] && records[other].maps[place]) state.other = { index: other, map: place, head, chosen: true };
+  const [other, place, head] = (asked.get("rival") || "").split(".").map(indexOf);
+  const rival = records[other] && records[other].maps[place];
+  if (rival && head >= MEAN && head < rival.shape[0]) state.other = { index: other, map: place, head, chosen: true };
   state.view = viewOf(asked.get("view")) ? asked.get("view") : state.view;
   show();
 }
