@@ -100,6 +100,16 @@ def test_an_example_without_text_is_reported_and_the_others_keep_their_numbers(k
     assert "1 example without text left out, the first is number 2" in told
 
 
+@pytest.mark.parametrize("measure", [explain_batches, measure_methods])
+@pytest.mark.parametrize("method", ["weights", "leave-one-out", "input-gradient"])
+def test_scores_of_a_model_whose_training_diverged_are_refused(measure: Any, method: str) -> None:
+    run = translator("word", model=FAMILIES["gru"]).run
+    with torch.no_grad():
+        run.model.source_embedding.weight[run.vocabularies.source.encode("sieht").ids[0]] = torch.nan
+    with pytest.raises(DataError, match=f"{method}: NaN or infinite scores in example 2; the training of this model diverged"):
+        measure(translation_batches(run, PAIRS), [method])
+
+
 def test_links_need_sentence_pairs(tmp_path: Path) -> None:
     tiny_language.run(tmp_path, training={"max_updates": 2})
     (tmp_path / "some.txt").write_text("ein Hund bellt\n", encoding="utf-8")
@@ -169,7 +179,8 @@ def test_a_method_agrees_with_itself_and_not_with_its_opposite(monkeypatch: pyte
     batches = translation_batches(run, PAIRS)
     scores = explain(batches[0].batch, "alti")
     given = {"alti": scores, "weights": 2 * scores, "value-norms": -scores}
-    monkeypatch.setattr("regard.tasks.method_faithfulness.explain", lambda batch, name: given[name])
+    for name in ("method_faithfulness", "explained_examples"):
+        monkeypatch.setattr(f"regard.tasks.{name}.explain", lambda batch, name: given[name])
     table = measure_methods(batches, ["alti", "weights", "value-norms"], outputs=2, samples=20)
     assert table.agreement["alti"] == pytest.approx({"weights": 1.0, "value-norms": -1.0})
     assert json.loads(json.dumps(table.to_json()))["agreement"]["alti"]["weights"] == pytest.approx(1.0)

@@ -244,18 +244,36 @@ def _pairs(run: TranslationRun, examples: Path, target: str | Path | None) -> li
     return [(line, found.text) for line, found in zip(lines, Translator(run).translate(lines), strict=True)]
 
 
+def finite_scores(item: ExplainedBatch, method: Method) -> torch.Tensor:
+    """Return the scores of a method for a batch.
+
+    Raises:
+        ConfigError: the method is not defined for the model.
+        DataError: a score is NaN or infinite; the message names the example.
+    """
+    found = explain(item.batch, method)
+    wrong = ~found.isfinite().flatten(1).all(1)
+    if wrong.any():
+        number = item.numbers[int(wrong.nonzero()[0])]
+        raise DataError(
+            f"{method}: NaN or infinite scores in example {number}; the training of this model diverged, or its weights are wrong"
+        )
+    return found
+
+
 def explain_batches(batches: Sequence[ExplainedBatch], methods: Sequence[Method]) -> list[ExplainedExample]:
     """Explain all examples by all methods defined for the model.
 
     Raises:
         ConfigError: no method is defined for the model.
+        DataError: a score is NaN or infinite.
     """
     found, refused = [], dict[Method, str]()
     for item in progress.track(batches, "Explaining", unit="batches"):
         scores: dict[Method, np.ndarray] = {}
         for method in methods:
             try:
-                scores[method] = explain(item.batch, method).double().cpu().numpy()
+                scores[method] = finite_scores(item, method).double().cpu().numpy()
             except ConfigError as error:
                 refused[method] = str(error)
         if not scores:

@@ -18,7 +18,7 @@ from regard.explanations import METHODS, ModelBatch, explain, greedy_order
 from regard.explanations.faithfulness import SHARES, erasure_curves, randomized, rank_correlation, with_model
 from regard.explanations.methods import Method
 from regard.metrics.significance import bootstrap_interval
-from regard.tasks.explained_examples import ExplainedBatch, links_of_scores
+from regard.tasks.explained_examples import ExplainedBatch, finite_scores, links_of_scores
 from regard.tasks.translation_evaluation import KnownLinks
 from regard.tasks.word_links import check_links, judged_links
 
@@ -116,7 +116,7 @@ def measure_methods(
 
     Raises:
         ConfigError: `outputs` or `samples` is below 1, a method does not exist, or links are given for a run that is no translation.
-        DataError: no example, no output with two inputs or more, or not as many links as pairs.
+        DataError: no example, no output with two inputs or more, not as many links as pairs, or a score is NaN or infinite.
 
     Example:
         >>> measure_methods([])
@@ -183,7 +183,7 @@ class _Measurement:
 
     def run(self, links: KnownLinks | None, shuffled: Any, generator: torch.Generator) -> MethodFigures:
         started = time.perf_counter()
-        tables = [self._scores(item.batch, part, generator) for item, part in zip(self.batches, self.chosen, strict=True)]
+        tables = [self._scores(item, part, generator) for item, part in zip(self.batches, self.chosen, strict=True)]
         self.scores = [own for _, own in tables]
         examples = sum(len(item.inputs) for item in self.batches)
         seconds = (time.perf_counter() - started) / examples
@@ -200,8 +200,9 @@ class _Measurement:
             self.name, figures[0], figures[1], self._figure(errors), figures[2], seconds, self._figure(self._pointing(tables))
         )
 
-    def _scores(self, batch: ModelBatch, part: _Chosen, generator: torch.Generator) -> tuple[Tensor | None, Tensor]:
+    def _scores(self, item: ExplainedBatch, part: _Chosen, generator: torch.Generator) -> tuple[Tensor | None, Tensor]:
         # (B, T, S) of a method, and (N, S) of the measured outputs.
+        batch = item.batch
         if self.name == RANDOM:
             return None, torch.rand(len(part.rows), batch.inputs.shape[1], generator=generator).to(batch.inputs.device)
         if self.name == GREEDY:
@@ -209,7 +210,7 @@ class _Measurement:
             size = int(batch.inputs.sum(1).max())
             # The grid of an image has hundreds of cells; one at a time, its order would cost thousands of forward passes per cell.
             return None, greedy_order(some, part.outputs, math.ceil(max(SHARES) * size), at_once=max(1, size // 32))
-        found = explain(batch, self.name)  # type: ignore[arg-type]
+        found = finite_scores(item, self.name)  # type: ignore[arg-type]
         return found, found[part.rows, part.outputs]
 
     def _random_weights(self, batch: ModelBatch, part: _Chosen, scores: Tensor, shuffled: Any) -> Tensor:
