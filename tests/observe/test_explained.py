@@ -215,6 +215,16 @@ def test_what_cannot_be_computed_is_named(tokenizer: Any, method: str, reason: s
     assert [each.method for each in record.maps if each.method] == ["rollout", "flow"]
 
 
+@TEXT_MODELS
+def test_gradients_are_there_inside_inference_mode(kind: str, tokenizer: Any) -> None:
+    model = TEXTS[kind]().requires_grad_(False)
+    text: Any = (TEXT, "der Hund sat") if kind == "encoder-decoder" else TEXT
+    expected = input_times_gradient(text_batch(model, tokenizer, watch_text(model, tokenizer, text).inputs))
+    with torch.inference_mode():
+        found = input_times_gradient(text_batch(model, tokenizer, watch_text(model, tokenizer, text).inputs))
+    torch.testing.assert_close(found, expected)
+
+
 def test_a_method_needs_a_model() -> None:
     with pytest.raises(DataError, match="method: only with a model"):
         regard.view([[1.0]], ["a"], method="rollout")
