@@ -110,6 +110,15 @@ def test_scores_of_a_model_whose_training_diverged_are_refused(measure: Any, met
         measure(translation_batches(run, PAIRS), [method])
 
 
+def test_a_pair_that_is_cut_is_reported() -> None:
+    run = translator("word", model=FAMILIES["gru"]).run  # of up to 23 tokens
+    told: list[str] = []
+    with listening(lambda event: told.append(event.text)):
+        (batch,) = translation_batches(run, [*PAIRS[:2], ("ein " * 24, "ein Hund"), ("ein", "Hund " * 24)])
+    assert told == ["2 examples cut to data.max_length, 23 tokens"]
+    assert [len(tokens) for tokens in batch.inputs][2:] == [23, 1]
+
+
 def test_links_need_sentence_pairs(tmp_path: Path) -> None:
     tiny_language.run(tmp_path, training={"max_updates": 2})
     (tmp_path / "some.txt").write_text("ein Hund bellt\n", encoding="utf-8")

@@ -96,13 +96,12 @@ def translation_batches(run: TranslationRun, pairs: Sequence[SentencePair]) -> l
     Raises:
         DataError: a pair with an empty side.
     """
-    limit, found = run.config.data.max_length, []
+    limit, found, cut = run.config.data.max_length, [], 0
     for start in range(0, len(pairs), BATCH_SIZE):
         some = pairs[start : start + BATCH_SIZE]
-        encoded = [
-            (pair, run.vocabularies.source.encode(pair[0]).first(limit), run.vocabularies.target.encode(pair[1]).first(limit))
-            for pair in some
-        ]
+        whole = [(pair, run.vocabularies.source.encode(pair[0]), run.vocabularies.target.encode(pair[1])) for pair in some]
+        cut += sum(max(len(source.ids), len(target.ids)) > limit for _, source, target in whole)
+        encoded = [(pair, source.first(limit), target.first(limit)) for pair, source, target in whole]
         for number, (_, source, target) in enumerate(encoded, start=start + 1):
             if not source.ids or not target.ids:
                 raise DataError(f"pair {number}: a side of it is empty; there is nothing to explain")
@@ -110,12 +109,15 @@ def translation_batches(run: TranslationRun, pairs: Sequence[SentencePair]) -> l
         inputs = [source.pieces for _, source, _ in encoded]
         outputs = [[*target.pieces, "</s>"] for *_, target in encoded]
         found.append(ExplainedBatch(batch, inputs, outputs, encoded, numbers=range(start + 1, start + 1 + len(some))))
+    _report_cut(cut, limit)
     return found
 
 
 def label_batches(run: SentenceRun, examples: Sequence[Sequence[str]]) -> list[ExplainedBatch]:
     """Return batches of texts or pairs with predicted labels; report and leave out those with an empty text."""
-    encoded = [(number, texts, encode_example(run, texts)[0]) for number, texts in enumerate(examples, start=1)]
+    whole = [(number, texts, *encode_example(run, texts)) for number, texts in enumerate(examples, start=1)]
+    _report_cut(sum(more > 0 for *_, more in whole), run.config.data.max_length)
+    encoded = [(number, texts, ids) for number, texts, ids, _ in whole]
     usable = [(number, texts, ids) for number, texts, ids in encoded if all(ids)]
     _report_empty([number for number, _, ids in encoded if not all(ids)])
     answers = predict_labels(run, [ids for *_, ids in usable])
@@ -146,6 +148,11 @@ def language_batches(run: LanguageRun, lines: Sequence[str]) -> list[ExplainedBa
     return found
 
 
+def _report_cut(count: int, limit: int) -> None:
+    if count:
+        progress.message(f"{counted(count, 'example')} cut to data.max_length, {limit} tokens", warning=True)
+
+
 def _report_empty(numbers: Sequence[int]) -> None:
     if numbers:
         progress.message(f"{counted(len(numbers), 'example')} without text left out, the first is number {numbers[0]}", warning=True)
@@ -161,12 +168,14 @@ def caption_batches(run: CaptionRun, examples: CaptionSet) -> list[ExplainedBatc
     config, device = run.config, device_of(run.model)
     if isinstance(config.model.encoder, FeaturesConfig):
         raise ConfigError(f"{run.folder}: reads precomputed features; explain its model from Python with regard.explanations.CaptionBatch")
-    how, cells, found = build_preprocessing(config.image), Grid(*run.model.grid).labels, []
+    how, cells, found, cut = build_preprocessing(config.image), Grid(*run.model.grid).labels, [], 0
     for start in range(0, len(examples), BATCH_SIZE):
         some = examples[start : start + BATCH_SIZE]
         pictures = how.normalize(np.stack([how.pixels(image) for image in some.images])).to(device)
         texts = [normalize_caption(captions[0], config.data) for captions in some.references]
-        captions = [run.vocabulary.encode(text).first(config.data.max_length) for text in texts]
+        whole = [run.vocabulary.encode(text) for text in texts]
+        cut += sum(len(caption.ids) > config.data.max_length for caption in whole)
+        captions = [caption.first(config.data.max_length) for caption in whole]
         for name, caption in zip(some.ids, captions, strict=True):
             if not caption.ids:
                 raise DataError(f"{name}: its caption has no words; there is nothing to explain")
@@ -177,6 +186,7 @@ def caption_batches(run: CaptionRun, examples: CaptionSet) -> list[ExplainedBatc
         outputs = [[*caption.pieces, "</s>"] for caption in captions]
         numbers = range(start + 1, start + 1 + len(some))
         found.append(ExplainedBatch(batch, [cells] * len(some), outputs, [], regions if any(regions) else [], numbers))
+    _report_cut(cut, config.data.max_length)
     return found
 
 
