@@ -196,4 +196,11 @@ def test_only_what_stands_before_an_output_of_a_line_is_printed() -> None:
 def test_printed_tokens_show_spaces_and_no_control_character() -> None:
     lines: list[str] = []
     describe_example(ExplainedExample([" a", " b"], ["\x1b[1m"], {"weights": np.array([[0.25, 0.75]])}), lines.append)
-    assert lines == ["weights: \u241b[1m <- \u2423b 0.750, \u2423a 0.250"]
+    assert lines == ["weights: \u241b[1m <- \u2423b 0.75, \u2423a 0.25"]
+
+
+def test_printed_scores_have_three_digits_and_repeated_inputs_their_place() -> None:
+    lines: list[str] = []
+    scores = {"gradient-attention": np.array([[0.0000123456, 12.3456, -0.000999, 5.0]])}
+    describe_example(ExplainedExample(["the", "dog", "the", "cat"], ["Hund"], scores), lines.append)
+    assert lines == ["gradient-attention: Hund <- dog 12.3, cat 5, the #1 1.23e-05"]

@@ -57,13 +57,22 @@ def test_methods_have_figures_with_intervals_and_reasons() -> None:
     assert found["greedy leave-one-out"].comprehensiveness is not None
     lines: list[str] = []
     describe_table(table, lines.append)
-    assert len(lines) == 9, "with a line on the agreement of each method"
+    assert len(lines) == 12, "a heading, a table of five methods with its columns, an empty line, and a table of the agreement of three"
+    assert lines[1].split("  ")[0] == "method"
+    for column, name in (("comprehensiveness", "comprehensiveness"), ("alignment error, %", "alignment_error")):
+        start = lines[1].index(column)
+        for line, figures in zip(lines[2:7], table.methods, strict=True):
+            value = getattr(figures, name)
+            digits = 2 if name == "alignment_error" else 3
+            cell = "" if value is None else f"{value.value:.{digits}f} [{value.low:.{digits}f}, {value.high:.{digits}f}]"
+            assert line[start:].startswith(cell or " ")
+    assert "pointing" not in lines[1], "no region is known"
     alti, weights = (explain(item.batch, name).double() for name in ("alti", "weights"))  # type: ignore[arg-type]
     assert alti.shape == weights.shape
     assert table.agreement["alti"]["weights"] == table.agreement["weights"]["alti"]
     assert set(table.agreement["alti"]) == {"weights", "leave-one-area-out"}
-    assert lines[-3].startswith("weights agrees with alti ")
-    assert "alignment error" in lines[1]
+    assert lines[-3].split() == ["1", "weights", *(f"{table.agreement['weights'][name]:.2f}" for name in ("alti", "leave-one-area-out"))]
+    assert lines[-1].split()[:2] == ["3", "leave-one-area-out"]
     json.dumps(table.to_json())
 
 

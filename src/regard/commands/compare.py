@@ -43,8 +43,9 @@ def compare(
     from regard.study.explained import method_table
     from regard.study.grid import check_study, run_study
     from regard.study.report import build_report
-    from regard.study.report_files import aligned, conclusions, table, write_report
+    from regard.study.report_files import conclusions, table, write_report
     from regard.study.results import Outdated
+    from regard.viewer.text import aligned
 
     found = load_study(study, data=data, scale=scale)
     if estimate_only:

@@ -21,7 +21,10 @@ def explain(
     examples: Annotated[Path | None, typer.Option(help="labelled examples, lines of text, or captions beside their images")] = None,
     source: Annotated[Path | None, typer.Option(help="translation, with --method: sources, or pairs in one .tsv or .jsonl file")] = None,
     target: Annotated[Path | None, typer.Option(help="targets, line by line with the sources; without, the run's own")] = None,
-    method: Annotated[str | None, typer.Option(help="weights, rollout, flow, value-norms, alti, integrated-gradients ...; or all")] = None,
+    method: Annotated[
+        list[str] | None,
+        typer.Option(help="weights, rollout, flow, value-norms, alti, integrated-gradients ...; may be repeated; or all"),
+    ] = None,
     faithfulness: Annotated[
         Path | None, typer.Option(help="with --method: measure on these examples how faithful the methods are, instead of showing them")
     ] = None,
@@ -44,14 +47,14 @@ def explain(
     attention, that is the most attended words of each label, the overlap of the hops, and whether the attended words decide the label.
     """
     refuse_overwriting({"--json": json_file, "--output": output}, [run, examples, source, target, faithfulness, links, regions])
-    if method is None:
+    if not method:
         given = {"--source": source, "--target": target, "--faithfulness": faithfulness, "--links": links, "--regions": regions}
         refuse(given, "goes with --method NAME, or --method all")
         if examples is None:
             raise ConfigError("--examples: needs a file of labelled examples; other runs need --method")
         _explain_labels(run, examples, (max_words, random_draws, seed), json_file, output)
         return
-    refuse({"--output": output}, "not with --method; --json writes what is found")
+    refuse({"--output": output}, "not with --method; `regard view RUN --method NAME -o page.html` draws the scores, --json writes them")
     if faithfulness is None:
         refuse({"--links": links, "--regions": regions}, "goes with --faithfulness FILE")
         _explain(run, _only_one(examples, source), target, method, json_file)
@@ -71,7 +74,7 @@ def explain(
     _write(json_file, {"run": str(run), **table.to_json()})
 
 
-def _explain(run: Path, examples: Path, target: Path | None, method: str, json_file: Path | None) -> None:
+def _explain(run: Path, examples: Path, target: Path | None, method: list[str], json_file: Path | None) -> None:
     from regard.tasks.explained_examples import batches_of_run, describe_example, explain_batches
 
     methods = _methods(method)
@@ -99,15 +102,12 @@ def _explain_labels(run: Path, examples: Path, settings: tuple[int, int, int], j
         write_line(f"{output}: {counted(len(found.records), 'label')}")
 
 
-def _methods(name: str) -> list[Any]:
-    from regard.errors import listed, shown
+def _methods(names: list[str]) -> list[Any]:
     from regard.explanations import METHODS
+    from regard.tasks.explained_records import ALL, check_methods
 
-    if name == "all":
-        return list(METHODS)
-    if name not in METHODS:
-        raise ConfigError(f"--method {shown(name)}: expected all, or one of {listed(METHODS)}")
-    return [name]
+    check_methods(names)
+    return list(METHODS if ALL in names else dict.fromkeys(names))
 
 
 def _only_one(examples: Path | None, source: Path | None) -> Path:

@@ -67,7 +67,7 @@ def explained_run(study: StudyConfig, cell: StudyCell, run: Path) -> dict[str, A
     links = None
     if "links" in test:
         known = read_links(test["links"], cast(LinkUnit, test.get("link_unit", "word")))
-        links = KnownLinks(known.sure[:count], known.possible[:count], known.unit)
+        links = KnownLinks(known.sure[:count], known.possible[:count], known.unit, known.name)
     methods = METHODS if ALL in study.methods else cast(Sequence[Method], tuple(dict.fromkeys(study.methods)))
     try:
         batches = _batches(study.task, run, test, count)

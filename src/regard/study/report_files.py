@@ -23,17 +23,6 @@ DECIMALS = {"captioning": 3}
 LINES = ("-", "--", ":", "-.")  # number of curves: there are ten colors
 
 
-def aligned(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """Return a table as lines of text.
-
-    Example:
-        >>> aligned(["a", "b"], [["1", "22"], ["333", ""]])
-        ['a    b', '1    22', '333']
-    """
-    widths = [max(map(len, column)) for column in zip(columns, *rows, strict=True)]
-    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in [columns, *rows]]
-
-
 def table(report: Report) -> tuple[list[str], list[list[str]]]:
     """Return the columns and rows of the report as text, without empty columns."""
     study = report.study

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -313,13 +314,15 @@ def links_of_scores(item: ExplainedBatch, scores: np.ndarray, unit: LinkUnit) ->
 
 
 def describe_example(example: ExplainedExample, say: Callable[[str], None], *, most: int = 3) -> None:
-    """Report the inputs of the highest scores per method and output."""
+    """Report the inputs of the highest scores per method and output. An input text that occurs again has its position, from 1: `the #2`."""
+    again = Counter(example.inputs)
+    names = [f"{visible(text)} #{place}" if again[text] > 1 else visible(text) for place, text in enumerate(example.inputs, start=1)]
     for method, table in example.scores.items():
         for number, (output, row) in enumerate(zip(example.outputs, table, strict=True)):
             places = range(1, number + 1) if example.after_inputs else range(len(row))
             best = sorted(places, key=lambda place, scores=row: (-scores[place], place))[:most]
             say(
                 f"{method}: {visible(output)} <- "
-                + ", ".join(f"{visible(example.inputs[place])} {row[place]:.3f}" for place in best)
+                + ", ".join(f"{names[place]} {row[place]:.3g}" for place in best)
                 + "no input" * (not best)
             )

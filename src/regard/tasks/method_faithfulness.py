@@ -21,9 +21,14 @@ from regard.metrics.significance import bootstrap_interval
 from regard.tasks.explained_examples import ExplainedBatch, finite_scores, links_of_scores
 from regard.tasks.translation_evaluation import KnownLinks
 from regard.tasks.word_links import check_links, judged_links
+from regard.viewer.text import aligned
 
 RANDOM, GREEDY = "random order", "greedy leave-one-out"
 """Reference rows: a random order, and the greedy order."""
+
+
+COLUMNS = ("method", "comprehensiveness", "sufficiency", "alignment error, %", "pointing", "shuffled weights", "s per example")
+"""Columns of the printed table."""
 
 
 class Figure(NamedTuple):
@@ -34,7 +39,7 @@ class Figure(NamedTuple):
     high: float
 
     def __str__(self) -> str:
-        return f"{self.value:.3f} ({self.low:.3f} to {self.high:.3f})"
+        return f"{self.value:.3f} [{self.low:.3f}, {self.high:.3f}]"
 
 
 class MethodFigures(NamedTuple):
@@ -276,28 +281,40 @@ def _by_example(values: Tensor, rows: Tensor, size: int) -> np.ndarray:
 
 
 def describe_table(table: FaithfulnessTable, say: Callable[[str], None]) -> None:
-    """Write the figures, one line per method."""
+    """Write the figures as a table, methods that are not defined and why, and the agreement of the methods as a second table."""
     numbers = f"{counted(table.examples, 'example')}, {counted(table.outputs, 'output')}"
-    say(f"{numbers}; without, or with only, the first {_percent(table.shares)} of the inputs")
+    say(f"{numbers}; without, or with only, the first {_percent(table.shares)} of the inputs; [95 % interval]")
+    cells = [_cells(figures) for figures in table.methods if figures.refused is None]
+    columns = [name for name in COLUMNS if any(row[name] for row in cells)]
+    for line in aligned(columns, [[row[name] for name in columns] for row in cells]):
+        say(line)
     for figures in table.methods:
         if figures.refused is not None:
-            say(f"{figures.method}: not defined: {figures.refused}")
-            continue
-        parts = [f"comprehensiveness {figures.comprehensiveness}", f"sufficiency {figures.sufficiency}"]
-        if figures.alignment_error is not None:
-            error = figures.alignment_error
-            parts.append(f"alignment error {error.value:.2f} % ({error.low:.2f} to {error.high:.2f})")
-        if figures.pointing is not None:
-            parts.append(f"pointing {figures.pointing}")
-        if figures.random_weights is not None:
-            parts.append(f"correlation with shuffled weights {figures.random_weights}")
-        if figures.seconds is not None:
-            parts.append(f"{figures.seconds:.3f} s per example")
-        say(f"{figures.method}: {', '.join(parts)}")
-    for name, others in table.agreement.items():
-        if others:
-            say(f"{name} agrees with " + ", ".join(f"{other} {value:.2f}" for other, value in others.items()))
+            say(f"not defined: {figures.method}: {figures.refused.removeprefix(f'{figures.method}: ')}")
+    names = [name for name, others in table.agreement.items() if others]
+    if not names:
+        return
+    say("")
+    rows = [
+        [f"{number} {name}", *("" if (value := table.agreement[name].get(other)) is None else f"{value:.2f}" for other in names)]
+        for number, name in enumerate(names, start=1)
+    ]
+    for line in aligned(["rank correlation with", *(str(number) for number in range(1, len(names) + 1))], rows):
+        say(line)
+
+
+def _cells(figures: MethodFigures) -> dict[str, str]:
+    error, error_cell = figures.alignment_error, ""
+    if error is not None:
+        error_cell = f"{error.value:.2f} [{error.low:.2f}, {error.high:.2f}]"
+    shown = [_cell(part) for part in (figures.comprehensiveness, figures.sufficiency, figures.pointing, figures.random_weights)]
+    seconds = "" if figures.seconds is None else f"{figures.seconds:.3f}"
+    return dict(zip(COLUMNS, [figures.method, *shown[:2], error_cell, *shown[2:], seconds], strict=True))
+
+
+def _cell(figure: Figure | None) -> str:
+    return "" if figure is None else str(figure)
 
 
 def _percent(shares: Sequence[float]) -> str:
-    return ", ".join(f"{share:.0%}" for share in shares)
+    return ", ".join(f"{100 * share:.0f}" for share in shares) + " %"

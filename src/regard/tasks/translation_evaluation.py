@@ -148,7 +148,7 @@ def read_links(path: str | Path, unit: LinkUnit) -> KnownLinks:
 
 def _check_known(translator: Translator, pairs: Sequence[SentencePair], known: KnownLinks) -> None:
     if len(known.sure) != len(pairs):
-        raise DataError(f"links: {counted(len(known.sure), 'line')}, but {counted(len(pairs), 'sentence pair')}")
+        raise DataError(f"{known.name}: {counted(len(known.sure), 'line')}, but {counted(len(pairs), 'sentence pair')}")
     if not translator.run.model.attends:
         raise DataError("links: this model has no attention to compare them with")
     for number, (pair, links) in enumerate(zip(pairs, known.possible, strict=True), start=1):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import unicodedata
+from collections.abc import Sequence
 
 # Joiners shape letters and emoji (Persian words, families); unlike other format characters they cannot reorder text.
 JOINERS = "\u200c\u200d"
@@ -121,6 +122,25 @@ def fit_width(text: str, width: int) -> str:
             break
         kept, used = kept + part, used + display_width(part)
     return kept + "…"
+
+
+def aligned(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """Return a table as lines of printable text.
+
+    Args:
+        columns: the names.
+        rows: of as many cells.
+
+    Returns:
+        A line of names, and a line per row.
+
+    Example:
+        >>> aligned(["a", "b"], [["1", "22"], ["333", ""]])
+        ['a    b', '1    22', '333']
+    """
+    lines = [columns, *rows]
+    widths = [max(map(display_width, column)) for column in zip(*lines, strict=True)]
+    return ["  ".join(cell + " " * (width - display_width(cell)) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines]
 
 
 def _width(character: str) -> int:
