@@ -161,8 +161,8 @@ def test_all_methods_that_can_be_computed_are_maps_of_the_record(kind: str, toke
     text: Any = (TEXT, "der Hund sat") if kind == "encoder-decoder" else TEXT
     (record,) = text_records(model, tokenizer, text, methods=["all"])
     found = {each.method: (each.query, each.key) for each in record.maps if each.method}
-    rows = {"labels": "label", "encoder-decoder": "target"}.get(kind, "tokens")
-    states = rows if kind == "encoder-decoder" else "tokens"
+    rows = {"labels": "label", "masked": "predicted token"}.get(kind, "next token")
+    states = "target" if kind == "encoder-decoder" else "tokens"
     key = "source" if kind == "encoder-decoder" else "tokens"
     assert found == {
         "rollout": (states, key),
@@ -174,11 +174,38 @@ def test_all_methods_that_can_be_computed_are_maps_of_the_record(kind: str, toke
     assert "leave-one-out" in regard.view(model, tokenizer, text, method="leave-one-out").html
 
 
+@pytest.mark.parametrize("kind", ["masked", "decoder", "encoder-decoder"])
+def test_rows_of_a_method_are_the_tokens_whose_probability_it_explains(kind: str, tokenizer: Any) -> None:
+    model = TEXTS[kind]()
+    text: Any = (TEXT, "der Hund sat") if kind == "encoder-decoder" else TEXT
+    inputs = watch_text(model, tokenizer, text).inputs
+    with torch.no_grad():
+        logits = model(**inputs).logits[0].log_softmax(-1)
+    best = logits.argmax(-1)
+    written = inputs["decoder_input_ids" if kind == "encoder-decoder" else "input_ids"][0]
+    goals = best if kind == "masked" else torch.cat([written[1:], best[-1:]])
+    (record,) = text_records(model, tokenizer, text, methods=["leave-one-out"])
+    rows = record.maps[-1].query
+    assert record.items[rows].tokens == tokenizer.convert_ids_to_tokens(goals.tolist())
+    np.testing.assert_allclose(record.scores[rows], logits.gather(1, goals[:, None])[:, 0], atol=1e-5)
+    assert [first[0] for first, *_ in record.alternatives[rows]] == tokenizer.convert_ids_to_tokens(best.tolist())
+
+
+def test_labels_of_tokens_are_rows_with_their_tokens(tokenizer: Any) -> None:
+    config = transformers.BertConfig(vocab_size=12, max_position_embeddings=13, id2label={0: "O", 1: "PER"}, label2id={}, **LAYERS)
+    model = noisy(transformers.BertForTokenClassification(config))
+    (record,) = text_records(model, tokenizer, "the Hund", methods=["leave-one-out"])
+    with torch.no_grad():
+        best = model(**tokenizer("the Hund", return_tensors="pt")).logits[0].argmax(-1).tolist()
+    expected = [f"{token}: {['O', 'PER'][label]}" for token, label in zip(("the", "Hund", "[EOS]"), best, strict=True)]
+    assert record.items["predicted label"].tokens == expected
+
+
 def test_patches_of_an_image_are_explained() -> None:
     from PIL import Image
 
     model, image = vit(), Image.fromarray(IMAGE)
-    seen, inputs = watch_image(model, processor, image)
+    seen, inputs, _ = watch_image(model, processor, image)
     batch = image_batch(model, inputs["pixel_values"], (3, 3))
     with torch.no_grad():
         expected = model(**inputs).logits.log_softmax(-1).max(-1)

@@ -12,9 +12,9 @@ import torch
 
 import regard
 from regard.cli import main
-from regard.errors import DataError
+from regard.errors import ConfigError, DataError
 from regard.observe.outputs import recording_of
-from regard.observe.pretrained import records_of, watch_text
+from regard.observe.pretrained import records_of, text_records, watch_text
 from regard.viewer import read_records
 
 transformers = pytest.importorskip("transformers", reason="the extra hf is not installed")
@@ -64,7 +64,7 @@ def weights(model: Any, tokenizer: Any, text: str) -> Any:
 
 def test_an_encoder_shows_each_text_of_a_batch_as_it_is_alone(bert: Any, tokenizer: Any) -> None:
     bert.train()
-    seen, keys, queries, _ = watch_text(bert, tokenizer, [TEXT, "a mat"])
+    seen, keys, queries, *_ = watch_text(bert, tokenizer, [TEXT, "a mat"])
     assert (keys, queries) == ([TEXT.split(), ["a", "mat"]], None)
     assert all(module.training for module in bert.modules())  # left as it was
     for record, text in zip(seen.records(keys), (TEXT, "a mat"), strict=True):
@@ -88,10 +88,10 @@ def test_an_encoder_decoder_reads_its_own_greedy_output_or_a_given_one(marian: A
     ids = tokenizer(TEXT, return_tensors="pt")
     written = marian.generate(**ids, do_sample=False, num_beams=1, max_new_tokens=6)[0]
     marian.generation_config.max_new_tokens = 6
-    seen, _, queries, _ = watch_text(marian, tokenizer, TEXT)
+    seen, _, queries, *_ = watch_text(marian, tokenizer, TEXT)
     assert queries == [tokenizer.convert_ids_to_tokens(written[:-1])]
     assert seen.map("model.decoder.layers.0.encoder_attn").weights.shape == (1, 3, len(written) - 1, 6)
-    _, keys, queries, _ = watch_text(marian, tokenizer, [(TEXT, "der Hund sat"), ("a mat", "der")])
+    _, keys, queries, *_ = watch_text(marian, tokenizer, [(TEXT, "der Hund sat"), ("a mat", "der")])
     assert (keys[1], queries) == (["a", "mat"], [["[PAD]", "der", "Hund"], ["[PAD]", "der"]])
     assert '"Hund"' in regard.view(marian, tokenizer, (TEXT, "der Hund sat")).html
 
@@ -149,6 +149,59 @@ def test_outputs_as_a_tuple_are_refused(bert: Any) -> None:
         regard.view(outputs, ["a", "b", "c"])
 
 
+def test_two_texts_of_a_classifier_are_one_input_and_its_classes_are_shown(tokenizer: Any) -> None:
+    names = {0: "yes", 1: "no", 2: "maybe", 3: "no", 4: "never", 5: "always"}
+    sizes = {"hidden_size": 12, "num_hidden_layers": 1, "num_attention_heads": 3, "intermediate_size": 8}
+    model = transformers.BertForSequenceClassification(transformers.BertConfig(vocab_size=12, id2label=names, label2id={}, **sizes)).eval()
+    for given in ("the cat\ta mat", ("the cat", "a mat")):
+        (record,) = records_of(model, tokenizer, [given]) if isinstance(given, str) else text_records(model, tokenizer, given)
+        assert record.items["tokens"].tokens == ["the", "cat", "a", "mat"]
+        with torch.no_grad():
+            expected = model(**tokenizer("the cat", "a mat", return_tensors="pt")).logits[0].softmax(-1)
+        assert record.prediction is not None
+        distinct = ["yes", "no", "maybe", "no (3)", "never", "always"]
+        best = expected.topk(5)
+        assert list(record.prediction.probabilities) == [distinct[number] for number in best.indices]
+        np.testing.assert_allclose(list(record.prediction.probabilities.values()), best.values, atol=1e-6)
+        assert record.prediction.label == distinct[int(expected.argmax())]
+    model.config.problem_type = "multi_label_classification"
+    (record,) = text_records(model, tokenizer, "the cat")
+    assert record.prediction is not None
+    assert sum(record.prediction.probabilities.values()) > 1.5, "each class has a probability of its own"
+
+
+def test_texts_of_a_decoder_without_padding_are_shown_with_the_alternatives_of_their_tokens(gpt2: Any, tokenizer: Any) -> None:
+    padding, tokenizer.pad_token = tokenizer.pad_token, None
+    try:
+        records = text_records(gpt2, tokenizer, [TEXT, "a mat"])
+    finally:
+        tokenizer.pad_token = padding
+    assert [len(record.items["tokens"]) for record in records] == [6, 2]
+    first, second = records[1].alternatives["tokens"]
+    assert first == [], "nothing before the first token predicts it"
+    ids = tokenizer("a mat", return_tensors="pt")["input_ids"]
+    with torch.no_grad():
+        best = gpt2(ids).logits[0, 0].softmax(-1).topk(5)
+    assert [token for token, _ in second] == tokenizer.convert_ids_to_tokens(best.indices.tolist())
+    np.testing.assert_allclose([value for _, value in second], best.values, atol=1e-6)
+
+
+def test_a_classifier_with_a_decoder_reads_its_input_twice(tokenizer: Any) -> None:
+    names = {"layers": 1, "attention_heads": 3, "ffn_dim": 8}
+    sizes = {f"{side}_{name}": size for side in ("encoder", "decoder") for name, size in names.items()}
+    special = {"pad_token_id": 0, "bos_token_id": 2, "eos_token_id": 9, "decoder_start_token_id": 9}
+    config = transformers.BartConfig(vocab_size=12, d_model=12, max_position_embeddings=32, num_labels=3, **sizes, **special)
+    model = transformers.BartForSequenceClassification(config).eval()
+    (record,) = text_records(model, tokenizer, ("the cat", "a mat"))
+    assert record.items["target"].tokens == ["mat", "the", "cat", "a"], "the last token starts the decoder's input"
+    with torch.no_grad():
+        expected = model(**tokenizer("the cat", "a mat", return_tensors="pt")).logits[0].softmax(-1)
+    assert record.prediction is not None
+    assert max(record.prediction.probabilities.values()) == pytest.approx(float(expected.max()))
+    with pytest.raises(ConfigError, match=r"leave-one-out: BartForSequenceClassification takes no vectors in place of tokens"):
+        text_records(model, tokenizer, "the cat mat", methods=["leave-one-out"])
+
+
 def test_a_vision_model_is_shown_over_its_image(tmp_path: Path) -> None:
     from PIL import Image
 
@@ -168,7 +221,7 @@ def test_a_vision_model_is_shown_over_its_image(tmp_path: Path) -> None:
         records_of(model, processor, [tmp_path / "no.png"])
 
 
-def test_what_cannot_be_shown_is_said(bert: Any, tokenizer: Any) -> None:
+def test_what_cannot_be_shown_is_said(bert: Any, gpt2: Any, tokenizer: Any) -> None:
     with pytest.raises(DataError, match=r"view\(model, tokenizer"):
         regard.view(bert)
     with pytest.raises(DataError, match="20 tokens, and the model takes at most 13"):
@@ -176,7 +229,9 @@ def test_what_cannot_be_shown_is_said(bert: Any, tokenizer: Any) -> None:
     with pytest.raises(DataError, match="has no tokens"):
         regard.view(bert, tokenizer, "")
     with pytest.raises(DataError, match="only pairs"):
-        regard.view(bert, tokenizer, (TEXT, "der Hund"))
+        regard.view(gpt2, tokenizer, (TEXT, "der Hund"))
+    with pytest.raises(DataError, match="expected a text or a pair of texts, found 3"):
+        regard.view(bert, tokenizer, 3)
     with pytest.raises(DataError, match=r"hold no attention weights.*output_attentions"):
         regard.view(SimpleNamespace(attentions=None), ["a"])
 

@@ -16,6 +16,7 @@ from regard.explanations.methods import Method
 from regard.explanations.rollout import LayerGraph, compose
 from regard.observe.call import AttentionCall
 from regard.observe.images import patch_places
+from regard.observe.predictions import class_names, generates, is_of_tokens, most_probable, token_names
 from regard.observe.recording import Recording
 from regard.viewer import AttentionMap, AttentionRecord
 
@@ -42,6 +43,9 @@ class PretrainedBatch(ModelBatch):
         ranked: (B, S) bool: inputs without padding and special tokens.
         kept: (B, S) bool: inputs that are not removed.
         grid: (rows, columns) of the patches of an image, or None.
+        rows: what the goals are: "label", "next token", "predicted token", or "predicted label" of each token.
+        names: text of each goal, per example.
+        alternatives: most probable tokens in place of each goal, per example; empty for classes.
     """
 
     model: nn.Module
@@ -52,6 +56,9 @@ class PretrainedBatch(ModelBatch):
     ranked: Tensor
     kept: Tensor
     grid: tuple[int, int] | None = None
+    rows: str = "label"
+    names: Sequence[Sequence[str]] = ()
+    alternatives: Sequence[Sequence[Sequence[tuple[str, float]]]] = ()
 
     @property
     def inputs(self) -> Tensor:
@@ -66,13 +73,14 @@ class PretrainedBatch(ModelBatch):
     @property
     def attends_to_itself(self) -> bool:
         """Whether it generates after its inputs."""
-        return _writes(self.model) and "decoder_input_ids" not in self.given
+        return generates(self.model) and "decoder_input_ids" not in self.given
 
     def select(self, rows: Tensor) -> Self:
         """Return the examples `rows` (B',)."""
         names = ("vectors", "goals", "real", "ranked", "kept")
         given = {name: tensor[rows] for name, tensor in self.given.items()}
-        return replace(self, given=given, **{name: getattr(self, name)[rows] for name in names})
+        texts = {name: [own[row] for row in rows.tolist()] for name in ("names", "alternatives") if (own := getattr(self, name))}
+        return replace(self, given=given, **texts, **{name: getattr(self, name)[rows] for name in names})
 
     def keep(self, kept: Tensor) -> Self:
         """Remove the inputs where `kept` is False."""
@@ -97,9 +105,12 @@ class PretrainedBatch(ModelBatch):
             given["inputs_embeds"] = vectors * self.kept.unsqueeze(-1)
             if not self.attends_to_itself:
                 given["attention_mask"] = given["attention_mask"] * self.kept
-        logits = getattr(self.model(**given), "logits", None)
+        kind = type(self.model).__name__
+        try:
+            logits = getattr(self.model(**given), "logits", None)
+        except NotImplementedError as error:  # a classifier of the BART family
+            raise ConfigError(f"{kind} takes no vectors in place of tokens: {error}") from error
         if not isinstance(logits, Tensor) or logits.dim() not in (2, 3):
-            kind = type(self.model).__name__
             raise ConfigError(f"{kind} returns no probabilities to explain; load it with a head, such as AutoModelForMaskedLM")
         return logits if logits.dim() == 3 else logits.unsqueeze(1)
 
@@ -120,13 +131,24 @@ def text_batch(model: Any, tokenizer: Any, inputs: Mapping[str, Tensor]) -> Pret
     special = [tokenizer.get_special_tokens_mask(row, already_has_special_tokens=True) for row in ids.tolist()]
     ranked = mask.bool() & ~torch.tensor(special, dtype=torch.bool, device=ids.device)
     given = {name: value for name, value in inputs.items() if name not in ("input_ids", "attention_mask")} | {"attention_mask": mask}
-    written = inputs.get("decoder_input_ids", ids if _writes(model) else None)
+    written = inputs.get("decoder_input_ids", ids if generates(model) else None)
     real = mask.bool()
     if "decoder_input_ids" in inputs:
         real = inputs["decoder_input_ids"] != tokenizer.pad_token_id
         real[:, 0] = True
     vectors = model.get_input_embeddings()(ids).detach()
-    return _with_goals(PretrainedBatch(model, given, vectors, ids, real, ranked, torch.ones_like(ranked)), written)
+    batch, logits = _with_goals(PretrainedBatch(model, given, vectors, ids, real, ranked, torch.ones_like(ranked)), written)
+    goals = [row[own].tolist() for row, own in zip(batch.goals, batch.real, strict=True)]
+    if is_of_tokens(model, logits):
+        rows = "next token" if generates(model) else "predicted token"
+        best = [most_probable(row[own], tokenizer) for row, own in zip(logits, batch.real, strict=True)]
+        return replace(batch, rows=rows, names=[token_names(tokenizer, own) for own in goals], alternatives=best)
+    labels = class_names(model, logits.shape[-1])
+    if logits.shape[1] == 1:
+        return replace(batch, names=[[labels[number] for number in own] for own in goals])
+    tokens = [token_names(tokenizer, row[own].tolist()) for row, own in zip(ids, batch.real, strict=True)]
+    names = [[f"{token}: {labels[n]}" for token, n in zip(own, row, strict=True)] for own, row in zip(tokens, goals, strict=True)]
+    return replace(batch, rows="predicted label", names=names)
 
 
 def image_batch(model: Any, pixels: Tensor, grid: tuple[int, int]) -> PretrainedBatch:
@@ -137,18 +159,22 @@ def image_batch(model: Any, pixels: Tensor, grid: tuple[int, int]) -> Pretrained
     """
     patches = _patches_of(pixels, grid)
     there = torch.ones(patches.shape[:2], dtype=torch.bool, device=pixels.device)
-    return _with_goals(PretrainedBatch(model, {"pixel_values": pixels}, patches, there, there, there, there, grid), None)
+    batch, logits = _with_goals(PretrainedBatch(model, {"pixel_values": pixels}, patches, there, there, there, there, grid), None)
+    labels = class_names(model, logits.shape[-1])
+    return replace(batch, names=[[labels[number] for number in own] for own in batch.goals.tolist()])
 
 
-def _with_goals(batch: PretrainedBatch, written: Tensor | None) -> PretrainedBatch:
+def _with_goals(batch: PretrainedBatch, written: Tensor | None) -> tuple[PretrainedBatch, Tensor]:
+    # And the logits.
     with torch.no_grad():
-        best = batch.logits().argmax(-1)
+        logits = batch.logits()
+    best = logits.argmax(-1)
     if best.shape[1] == 1:
-        return replace(batch, goals=best, real=torch.ones_like(best, dtype=torch.bool))
+        return replace(batch, goals=best, real=torch.ones_like(best, dtype=torch.bool)), logits
     if written is not None:
         last = torch.arange(best.shape[1], device=best.device) == batch.real.sum(1, keepdim=True) - 1
         best = torch.where(last, best, torch.cat([written[:, 1:], best[:, -1:]], 1))
-    return replace(batch, goals=best)
+    return replace(batch, goals=best), logits
 
 
 def explain_calls(calls: Sequence[AttentionCall], method: str) -> Tensor:
@@ -212,14 +238,14 @@ def check_methods(methods: str | Sequence[str]) -> list[str]:
 
 
 def add_explanations(
-    records: Sequence[AttentionRecord], seen: Recording, batch: PretrainedBatch | None, methods: Sequence[str]
+    records: Sequence[AttentionRecord], seen: Recording, batch: PretrainedBatch | ConfigError, methods: Sequence[str]
 ) -> list[AttentionRecord]:
     """Add the scores of methods to the record of each example.
 
     Args:
         records: one per example, with weights.
         seen: the recording.
-        batch: the same examples; None: the model returns no probabilities.
+        batch: the same examples, or why there is none.
         methods: names, or "all".
 
     Raises:
@@ -235,11 +261,12 @@ def add_explanations(
             if every:
                 continue
             raise
-        found = [_with_map(record, method, scores[number], batch, states) for number, record in enumerate(found)]
+        rows = None if states or isinstance(batch, ConfigError) else batch
+        found = [_with_map(record, method, scores[number], rows, number) for number, record in enumerate(found)]
     return found
 
 
-def _explain(method: str, seen: Recording, batch: PretrainedBatch | None) -> tuple[Tensor, bool]:
+def _explain(method: str, seen: Recording, batch: PretrainedBatch | ConfigError) -> tuple[Tensor, bool]:
     # Scores, and whether they belong to states or to outputs.
     if method in ("rollout", "flow"):
         found = explain_calls(seen.maps(), method)
@@ -255,28 +282,32 @@ def _explain(method: str, seen: Recording, batch: PretrainedBatch | None) -> tup
         raise ConfigError(f"{method}: {seen.model} attends to single items, not to areas; take leave-one-out")
     if method == "replace-one":
         raise ConfigError(f"{method}: only for Regard's own models; take leave-one-out, which puts a zero vector in place of a token")
-    if batch is None:
-        raise ConfigError(f"{method}: {seen.model} returns no probabilities to explain; load it with a head, such as AutoModelForMaskedLM")
+    if isinstance(batch, ConfigError):
+        raise ConfigError(f"{method}: {batch}")
     functions = {"input-gradient": input_times_gradient, "integrated-gradients": integrated_gradients, "leave-one-out": leave_one_out}
     return functions[method](batch).detach() * batch.inputs.unsqueeze(1), False
 
 
-def _with_map(record: AttentionRecord, method: str, scores: Tensor, batch: PretrainedBatch | None, states: bool) -> AttentionRecord:
-    items = dict(record.items)
-    key = next(name for name in ("source", "image", "tokens") if name in items)
-    query = next(name for name in ("target", "patches", "tokens") if name in items)
-    if not states and batch is not None and batch.goals.shape[1] == 1:
-        query = "label"
-        names = getattr(getattr(batch.model, "config", None), "id2label", None) or {}
-        number = int(batch.goals[0, 0]) if len(batch.goals) == 1 else -1
-        items.setdefault(query, [str(names.get(number, number)) if number >= 0 else "class"])
+def _with_map(record: AttentionRecord, method: str, scores: Tensor, batch: PretrainedBatch | None, number: int) -> AttentionRecord:
+    # Rows are the goals of a batch, or without it the states of the last layer.
+    if batch is not None:
+        record = _with_goal_items(record, batch, number)
+    key = next(name for name in ("source", "image", "tokens") if name in record.items)
+    query = batch.rows if batch is not None else next(name for name in ("target", "patches", "tokens") if name in record.items)
     kind = "image" if key == "image" else "cross" if query != key else "self"
-    own = scores[: len(items[query]), : len(items[key])].double().cpu().numpy()
-    return replace(record, items=items, maps=[*record.maps, AttentionMap(method, kind, query, key, own, method=method)])
+    own = scores[: len(record.items[query]), : len(record.items[key])].double().cpu().numpy()
+    return replace(record, maps=[*record.maps, AttentionMap(method, kind, query, key, own, method=method)])
 
 
-def _writes(model: Any) -> bool:
-    return bool(getattr(model, "can_generate", lambda: False)())
+def _with_goal_items(record: AttentionRecord, batch: PretrainedBatch, number: int) -> AttentionRecord:
+    # The goals as items, with their probabilities.
+    if batch.rows in record.items:
+        return record
+    with torch.no_grad():
+        found = batch.log_probs()[number, : len(batch.names[number])].tolist()
+    more = {batch.rows: batch.alternatives[number]} if batch.alternatives else {}
+    items, scores = {**record.items, batch.rows: batch.names[number]}, {**record.scores, batch.rows: found}
+    return replace(record, items=items, scores=scores, alternatives={**record.alternatives, **more})
 
 
 def _patches_of(pixels: Tensor, grid: tuple[int, int]) -> Tensor:

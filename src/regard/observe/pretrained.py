@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import contextmanager
@@ -13,6 +14,7 @@ from torch import Tensor, nn
 
 from regard.errors import ConfigError, DataError, missing_extra, shortened, shown
 from regard.observe.explained import PretrainedBatch, add_explanations, image_batch, text_batch
+from regard.observe.predictions import add_prediction, generates
 from regard.observe.recording import Recording
 from regard.observe.watch import watch
 from regard.viewer import AttentionRecord
@@ -31,12 +33,14 @@ class Watched(NamedTuple):
         keys: tokens of each text.
         queries: tokens of each decoder input of an encoder-decoder, else None.
         inputs: the model's inputs.
+        logits: of its output, if it has any.
     """
 
     seen: Recording
     keys: list[list[str]]
     queries: list[list[str]] | None
     inputs: dict[str, Tensor]
+    logits: Tensor | None
 
 
 def watch_text(model: Any, tokenizer: Any, texts: Texts) -> Watched:
@@ -45,33 +49,36 @@ def watch_text(model: Any, tokenizer: Any, texts: Texts) -> Watched:
     Args:
         model: a Hugging Face model, or one with the same interface and configuration.
         tokenizer: its tokenizer.
-        texts: one or several; with an output each is a pair.
+        texts: one or several. A pair is, for a generative encoder-decoder, a text and its output; for other models two texts in one input,
+            such as premise and hypothesis.
 
     Raises:
-        DataError: there is no text, a text has no tokens or is longer than the model allows, an output is given to a model without decoder,
-            or is missing, or the tokenizer or the model is of another kind.
+        DataError: there is no text, a text has no tokens or is longer than the model allows, a pair is given to a decoder, texts and pairs
+            are mixed, or the tokenizer or the model is of another kind.
     """
     rows = _read_texts(texts)
     _check_pair(model, tokenizer)
-    sources: list[str] = [row if isinstance(row, str) else row[0] for row in rows]
-    outputs: list[str] = [row[1] for row in rows if not isinstance(row, str)]
+    texts: list[str] = [row if isinstance(row, str) else row[0] for row in rows]
+    seconds: list[str] = [row[1] for row in rows if not isinstance(row, str)]
     writes = bool(getattr(getattr(model, "config", None), "is_encoder_decoder", False))
-    if len(outputs) not in (0, len(rows)) or (outputs and not writes):
-        raise DataError("text: expected only texts, or, for an encoder-decoder, only pairs of a text and its output")
+    if len(seconds) not in (0, len(rows)) or (seconds and generates(model) and not writes):
+        raise DataError(
+            "text: expected only texts, or only pairs: a text and its output for an encoder-decoder, or the two texts of a classifier"
+        )
     with _evaluating(model):
-        inputs = _encode(model, tokenizer, sources)
+        inputs = _encode(model, tokenizer, texts, [] if generates(model) else seconds)
         if writes:
-            inputs["decoder_input_ids"] = _decoder_inputs(model, tokenizer, inputs, outputs)
+            inputs["decoder_input_ids"] = _decoder_inputs(model, tokenizer, inputs, seconds)
         with watch(model) as seen:
-            model(**inputs)
+            logits = _logits(model(**inputs))
     keys = [_tokens(tokenizer, ids, mask) for ids, mask in zip(inputs["input_ids"], _mask(inputs), strict=True)]
     if not writes:
-        return Watched(seen, keys, None, inputs)
+        return Watched(seen, keys, None, inputs, logits)
     written = inputs["decoder_input_ids"]
     # The first token starts the output, and may be the padding token.
     real = written != tokenizer.pad_token_id
     real[:, 0] = True
-    return Watched(seen, keys, [_tokens(tokenizer, ids, mask) for ids, mask in zip(written, real, strict=True)], inputs)
+    return Watched(seen, keys, [_tokens(tokenizer, ids, mask) for ids, mask in zip(written, real, strict=True)], inputs, logits)
 
 
 def _read_texts(texts: Any) -> list[Any]:
@@ -81,7 +88,7 @@ def _read_texts(texts: Any) -> list[Any]:
     for row in rows:
         pair = isinstance(row, tuple | list) and len(row) == 2 and all(isinstance(part, str) for part in row)
         if not isinstance(row, str) and not pair:
-            raise DataError(f"text: expected a text, or a pair of a text and its output, found {shown(row)}")
+            raise DataError(f"text: expected a text or a pair of texts, found {shown(row)}")
     return rows
 
 
@@ -95,8 +102,8 @@ def _check_pair(model: Any, tokenizer: Any) -> None:
         raise DataError(f"{type(model).__name__}: its forward takes no input_ids, so a tokenizer cannot feed it; {otherwise}")
 
 
-def watch_image(model: Any, processor: Any, image: Any) -> tuple[Recording, dict[str, Tensor]]:
-    """Run a vision model on an image; return the recording and the inputs.
+def watch_image(model: Any, processor: Any, image: Any) -> tuple[Recording, dict[str, Tensor], Tensor | None]:
+    """Run a vision model on an image; return the recording, the inputs, and the logits if the output has any.
 
     Args:
         model: a Hugging Face model, or one with the same interface.
@@ -117,20 +124,26 @@ def watch_image(model: Any, processor: Any, image: Any) -> tuple[Recording, dict
     with _evaluating(model):
         inputs = _on_device(model, processor(images=image, return_tensors="pt"))
         with watch(model) as seen:
-            model(**inputs)
-    return seen, inputs
+            logits = _logits(model(**inputs))
+    return seen, inputs, logits
 
 
 def text_records(model: Any, tokenizer: Any, texts: Texts, *, methods: Sequence[str] = (), title: str = "") -> list[AttentionRecord]:
-    """Run a model on texts and return a record of each, with the scores of explanation methods.
+    """Run a model on texts, one at a time, and return a record of each, with its prediction and the scores of explanation methods.
+
+    One at a time, because decoders such as GPT-2 have no padding token.
 
     Raises:
         DataError: see `watch_text`.
         ConfigError: a method cannot be computed; the message says why.
     """
-    found = watch_text(model, tokenizer, texts)
-    records = found.seen.records(found.keys, found.queries, title=title)
-    return _explained(records, model, found.seen, methods, lambda: text_batch(model, tokenizer, found.inputs))
+    records = list[AttentionRecord]()
+    for row in _read_texts(texts):
+        found = watch_text(model, tokenizer, [row])
+        (record,) = found.seen.records(found.keys, found.queries, title=title)
+        record = add_prediction(record, model, found.logits, tokenizer)
+        records += _explained([record], model, found.seen, methods, functools.partial(text_batch, model, tokenizer, found.inputs))
+    return records
 
 
 def image_records(
@@ -142,14 +155,14 @@ def image_records(
     methods: Sequence[str] = (),
     title: str = "",
 ) -> list[AttentionRecord]:
-    """Run a vision model on an image and return its record, with the scores of explanation methods.
+    """Run a vision model on an image and return its record, with its prediction and the scores of explanation methods.
 
     Raises:
         DataError: see `watch_image`.
         ConfigError: a method cannot be computed; the message says why.
     """
-    seen, inputs = watch_image(model, processor, image)
-    records = seen.records(image=image, grid=grid, title=title)
+    seen, inputs, logits = watch_image(model, processor, image)
+    records = [add_prediction(record, model, logits) for record in seen.records(image=image, grid=grid, title=title)]
     if grid is not None:
         seen.patches = seen.patches._replace(grid=grid)
     grid = seen.patches.grid
@@ -164,8 +177,8 @@ def _explained(
     with _evaluating(model):
         try:
             batch = make()
-        except ConfigError:  # no head: only methods that use attention alone
-            batch = None
+        except ConfigError as error:  # no head: only methods that use attention alone
+            batch = error
         return add_explanations(records, seen, batch, methods)
 
 
@@ -177,7 +190,7 @@ def records_of(
     Args:
         model: a Hugging Face model.
         processor: its tokenizer or image processor.
-        inputs: texts, or image files.
+        inputs: texts, for an encoder also two texts with a tab between them, or image files.
         output: the outputs of an encoder-decoder; None: its own greedy ones.
         methods: names of explanation methods whose scores are added; "all": all that can be computed.
 
@@ -190,7 +203,10 @@ def records_of(
         if isinstance(each, Path):
             found += image_records(model, processor, each, methods=methods, title=each.name)
         else:
-            found += text_records(model, processor, each if output is None else (each, output), methods=methods, title=each)
+            parts = [each] if generates(model) else each.split("\t", 1)
+            parts += [] if output is None else [output]
+            row = each if len(parts) == 1 else tuple(parts)
+            found += text_records(model, processor, row, methods=methods, title=" / ".join(each.split("\t")))  # type: ignore[arg-type]
     return found
 
 
@@ -212,8 +228,9 @@ def load_processor(folder: str | Path, *, images: bool = False) -> Any:
         raise DataError(f"{folder}: its {what} cannot be read: {shortened(' '.join(str(error).split()))}") from error
 
 
-def _encode(model: nn.Module, tokenizer: Any, texts: Sequence[str]) -> dict[str, Tensor]:
-    inputs = _on_device(model, tokenizer(list(texts), return_tensors="pt", padding=len(texts) > 1))
+def _encode(model: nn.Module, tokenizer: Any, texts: Sequence[str], seconds: Sequence[str]) -> dict[str, Tensor]:
+    given = [list(texts), list(seconds)] if seconds else [list(texts)]
+    inputs = _on_device(model, tokenizer(*given, return_tensors="pt", padding=len(texts) > 1))
     length = inputs["input_ids"].shape[1]
     most = getattr(getattr(model, "config", None), "max_position_embeddings", None)
     if not length:
@@ -224,10 +241,18 @@ def _encode(model: nn.Module, tokenizer: Any, texts: Sequence[str]) -> dict[str,
 
 
 def _decoder_inputs(model: Any, tokenizer: Any, inputs: Mapping[str, Tensor], outputs: Sequence[str]) -> Tensor:
+    if not generates(model):  # a classifier such as BartForSequenceClassification reads its input in the decoder, too
+        ids, start = inputs["input_ids"], model.config.decoder_start_token_id
+        return torch.cat([torch.full_like(ids[:, :1], start), ids[:, :-1]], 1)
     if not outputs:
         return model.generate(**inputs, do_sample=False, num_beams=1)[:, :-1]
     labels = _on_device(model, tokenizer(text_target=list(outputs), return_tensors="pt", padding=len(outputs) > 1))["input_ids"]
     return model.prepare_decoder_input_ids_from_labels(labels=labels)
+
+
+def _logits(output: Any) -> Tensor | None:
+    found = getattr(output, "logits", None)
+    return found if isinstance(found, Tensor) else None
 
 
 def _mask(inputs: Mapping[str, Tensor]) -> Tensor:

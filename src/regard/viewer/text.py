@@ -140,7 +140,9 @@ def aligned(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     """
     lines = [columns, *rows]
     widths = [max(map(display_width, column)) for column in zip(*lines, strict=True)]
-    return ["  ".join(cell + " " * (width - display_width(cell)) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines]
+    return [
+        "  ".join(cell + " " * (width - display_width(cell)) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines
+    ]
 
 
 def _width(character: str) -> int:
