@@ -56,6 +56,20 @@ def test_a_method_is_chosen_beside_the_map_and_every_view_shows_it(opened):
     assert not every(page, "#no-method")
 
 
+def test_scores_that_are_small_together_are_told_apart(opened):
+    record = samples.explained()
+    small = np.random.default_rng(67).normal(size=(7, 6)) * 2e-7
+    page = opened([replace(record, maps=[record.maps[0], replace(record.maps[3], weights=small)])])
+    choose(page, "#method", "leave-one-out")
+    expected = sorted((value for value in small[0] if value > 0), reverse=True)
+    assert len(expected) > 1
+    assert _numbers(page, "#rank em") == pytest.approx(expected, rel=0.006)
+    assert texts(page, "#rank i[hidden]") == []
+    one(page, "#tab-table").click()
+    column = texts(page, "#table thead th").index("Highest scores in source") + 1
+    assert _numbers(page, f"#table tbody tr:first-child :nth-child({column}) em") == pytest.approx(expected[:4], rel=0.006)
+
+
 def test_methods_stand_side_by_side_and_are_compared_without_a_difference(opened):
     page = opened([samples.explained()], "#map=4&view=heads")
     assert texts(page, "#heads b") == ["alti", "leave-one-out"]

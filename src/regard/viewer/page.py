@@ -34,6 +34,8 @@ SCRIPTS = (
 # Characters that could end the data block or start markup, and the line terminators of older JavaScript.
 UNSAFE = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026"}
 DECIMALS = 6
+# Numbers below this keep four digits, so that scores of 1e-7 differ.
+SMALL = 1e-3
 # Maps of up to this many numbers are written as decimals, larger ones as float16 (3 digits); if a page has more of those than the second
 # bound, in 255 steps, so that the layers and heads of a base-sized model stay below 10 MB.
 PLAIN, HALF = 4_000, 4_194_304
@@ -268,13 +270,18 @@ def _page_hypothesis(found: HypothesisRecord, coarse: bool) -> dict[str, Any]:
     return {**values, "logProbs": found.log_probs, "weights": weights}
 
 
+def _rounded(value: float) -> float:
+    # Scores of a method can be small together, as for a model that is sure of its output.
+    return round(value, DECIMALS) if abs(value) >= SMALL else float(f"{value:.4g}")
+
+
 def _packed(array: np.ndarray, coarse: bool) -> dict[str, Any]:
     flat = array.ravel()
     if flat.size <= PLAIN:
-        return {"numbers": [round(float(value), DECIMALS) for value in flat]}
+        return {"numbers": [_rounded(float(value)) for value in flat]}
     top = float(np.abs(flat).max())
     if not coarse:
-        scale = top if top > LARGEST_HALF else 1.0
+        scale = top if top > LARGEST_HALF or 0 < top < SMALL else 1.0
         data = (flat / scale).astype("<f2")
         return {"float16": base64.b64encode(data.tobytes()).decode("ascii"), "scale": scale}
     # Squared steps: most weights are small, and stay distinguishable.

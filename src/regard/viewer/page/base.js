@@ -26,8 +26,11 @@ const segmenter = globalThis.Intl && Intl.Segmenter ? new Intl.Segmenter() : nul
 const letters = (text) => (segmenter ? [...segmenter.segment(text)].length : [...text].length);
 const rightToLeft = (text) => /[\p{Script=Hebrew}\p{Script=Arabic}\p{Script=Syriac}\p{Script=Thaana}\p{Script=Nko}]/u.test(/\p{L}/u.exec(text) || "");
 
-const exact = (weight) => String(Number(weight.toFixed(6)));
-const told = (weight) => exact(weight).replace("-", "−");
+// Six decimals, or three digits of a small number: scores of a method may be small together.
+const exact = (weight) => String(Number(Math.abs(weight) >= 0.001 ? weight.toFixed(6) : weight.toPrecision(3)));
+const told = (weight) => exact(weight).replaceAll("-", "−");
+// A number of a list: weights have three decimals, scores of a method three digits.
+const brief = (value, map) => (map && map.method ? exact(Number(value.toPrecision(3))) : value.toFixed(3)).replaceAll("-", "−");
 const short = (weight) => (weight === 0 ? "" : Math.abs(weight) < 0.005 ? "·" : weight.toFixed(2).replace(/^(-?)0/, "$1").replace("-", "−"));
 const signed = (value) => `${value < 0 ? "−" : "+"}${exact(Math.abs(value))}`;
 const within = (value, low, high) => Math.min(Math.max(value, low), high);

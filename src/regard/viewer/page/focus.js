@@ -3,11 +3,11 @@
 const MOST_RANKED = 6;
 const MOST_INLINE = 400;
 
-function rankLine(text, weight, limit, here) {
+function rankLine(text, weight, limit, here, map = null) {
   const bar = el("i");
   bar.style.width = `${(100 * Math.max(0, weight)) / limit}%`;
-  bar.hidden = weight < 0.0005;
-  const item = el("li", {}, label(text), el("span", { class: "track" }, bar), el("em", {}, weight.toFixed(3).replace("-", "−")));
+  bar.hidden = weight / limit < 0.0005;
+  const item = el("li", {}, label(text), el("span", { class: "track" }, bar), el("em", {}, brief(weight, map)));
   item.classList.toggle("here", here);
   return item;
 }
@@ -63,8 +63,8 @@ function tellAlternatives(matrix) {
   $("alternatives").replaceChildren(...found.pairs.map(([token, value]) => rankLine(token, value, 1, token === found.token)));
 }
 
-// Values that would read 0.000 are omitted, except for the largest.
-const ranked = (weights) => strongest(weights, MOST_RANKED).filter((i, place) => place === 0 || weights[i] >= 0.0005);
+// Weights that would read 0.000 and scores below 0 are omitted, except for the largest.
+const ranked = (weights, map) => strongest(weights, MOST_RANKED).filter((i, place) => place === 0 || (map.method ? weights[i] > 0 : weights[i] >= 0.0005));
 
 function rank(matrix, weights, pointing) {
   const byArea = matrix.map.areas && ["areas", "image"].includes(state.view) && !state.projected;
@@ -74,12 +74,12 @@ function rank(matrix, weights, pointing) {
     const areas = areasOf(matrix);
     const { extents, weights: all } = areas;
     const own = all.subarray(state.row * extents.length, (state.row + 1) * extents.length);
-    $("rank").replaceChildren(...ranked(own).map((i) => rankLine(areaName(matrix, extents[i]), own[i], areaLimit(areas, state.row), false)));
+    $("rank").replaceChildren(...ranked(own, matrix.map).map((i) => rankLine(areaName(matrix, extents[i]), own[i], areaLimit(areas, state.row), false, matrix.map)));
     return;
   }
-  const order = ranked(weights);
+  const order = ranked(weights, matrix.map);
   const limit = limitOf(matrix, state.row);
-  $("rank").replaceChildren(...order.map((i) => rankLine(matrix.key[i], weights[i], limit, pointing && i === state.column)));
+  $("rank").replaceChildren(...order.map((i) => rankLine(matrix.key[i], weights[i], limit, pointing && i === state.column, matrix.map)));
 }
 
 function pointTo(row, column) {

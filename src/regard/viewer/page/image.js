@@ -38,7 +38,7 @@ function keyOf(matrix) {
   if (matrix.map.areas && !state.projected) return el("div", { class: "scale", id: "shown" }, shownAreas(matrix).said);
   if (!matrix.r.items[matrix.map.key].image) return legendOf(matrix, limit);
   const spread = bits({ weights, rows: 1, columns: matrix.columns });
-  return el("div", { class: "scale" }, `a cell in full light: ${matrix.map.method ? "score" : "weight"} ${limit.toFixed(3)}, in the dark: 0${matrix.map.signed ? " or less" : ""}`, el("span", { class: "said" }, `entropy ${spread}`));
+  return el("div", { class: "scale" }, `a cell in full light: ${matrix.map.method ? "score" : "weight"} ${brief(limit, matrix.map)}, in the dark: 0${matrix.map.signed ? " or less" : ""}`, el("span", { class: "said" }, `entropy ${spread}`));
 }
 
 function overlay(matrix, row, width) {

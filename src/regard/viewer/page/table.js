@@ -23,7 +23,7 @@ VIEWS.push({
       const other = others ? [el("td", {}, ...alternativesOf(matrix, row).pairs.slice(0, 4).flatMap(([token, value]) => pair(token, value)))] : [];
       const areas = map.areas ? [el("td", {}, ...areaPairs(matrix, row))] : [];
       const spread = el("td", { class: "number" }, bits({ weights, rows: 1, columns: matrix.columns }));
-      body.append(el("tr", {}, el("th", { scope: "row" }, label(matrix.query[row])), ...score, ...other, el("td", {}, ...pairs(weights, (i) => matrix.key[i])), ...areas, spread));
+      body.append(el("tr", {}, el("th", { scope: "row" }, label(matrix.query[row])), ...score, ...other, el("td", {}, ...pairs(weights, (i) => matrix.key[i], map)), ...areas, spread));
     }
     const cut = rows < matrix.rows ? `, the first ${rows} rows` : "";
     const caption = el("caption", {}, `${map.name}: ${count(matrix.rows, "item")} of ${map.query} over ${matrix.columns} of ${map.key}, the strongest weights of each${cut}`);
@@ -31,14 +31,16 @@ VIEWS.push({
   },
 });
 
-function pairs(weights, name) {
-  const order = strongest(weights, 4).filter((i, rank) => rank === 0 || weights[i] >= 0.01);
-  return order.flatMap((i) => pair(name(i), weights[i]));
+// Weights from 0.01, scores of a method from a hundredth of the highest of the row.
+function pairs(weights, name, map) {
+  const order = strongest(weights, 4);
+  const least = map.method ? Math.max(Number.MIN_VALUE, weights[order[0]] / 100) : 0.01;
+  return order.filter((i, rank) => rank === 0 || weights[i] >= least).flatMap((i) => pair(name(i), weights[i], map));
 }
 
-const pair = (name, value) => [el("span", { class: "pair-of" }, label(name), " ", el("em", {}, value.toFixed(3).replace("-", "−"))), " "];
+const pair = (name, value, map = null) => [el("span", { class: "pair-of" }, label(name), " ", el("em", {}, brief(value, map))), " "];
 
 function areaPairs(matrix, row) {
   const { extents, weights } = areasOf(matrix);
-  return pairs(weights.subarray(row * extents.length, (row + 1) * extents.length), (i) => areaName(matrix, extents[i]));
+  return pairs(weights.subarray(row * extents.length, (row + 1) * extents.length), (i) => areaName(matrix, extents[i]), matrix.map);
 }
