@@ -259,6 +259,10 @@ def test_the_command_shows_a_folder(
     assert [found.method for found in read_records(records)[0].maps] == ["", "", "rollout", "flow"]
     assert call("view", "--hf", folder, "--text", TEXT, "--method", "alti") == 2
     assert "alti: needs the projections inside each attention" in capsys.readouterr().err
+    assert call("view", "--hf", folder, "--image", tmp_path / "a.png") == 2
+    assert "has a tokenizer and no image processor; give texts, not images" in capsys.readouterr().err
+    assert call("view", folder, "--text", TEXT) == 2
+    assert f"to show a Hugging Face model, say --hf {folder}" in capsys.readouterr().err
     assert call("view", "--hf", folder, tmp_path) == 2
     assert "give run folders or record files, or --hf" in capsys.readouterr().err
     assert call("view", "--hf", folder, "--text", "a", "--image", "b.png") == 2

@@ -22,6 +22,11 @@ def _marks(line: str) -> str:
     return re.sub(rf"[^{SHADES}]", "", line)
 
 
+def test_small_scores_of_a_method_have_digits():
+    record = AttentionRecord.alignment(["das", "Haus"], ["house"], [[0.0000123, 0.0000456]])
+    assert "Haus 4.6e-05" in render_alignment(record, width=60, color=False)
+
+
 def test_rows_are_targets_columns_are_sources_and_shades_follow_the_weights():
     weights = [[0.0, 0.15, 0.35], [0.6, 0.9, 1.0]]
     lines = render_alignment(AttentionRecord.alignment(["aa", "bb", "cc"], ["x", "y"], weights), width=60, color=False).splitlines()

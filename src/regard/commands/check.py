@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from regard.commands.options import refuse_model_folder
 from regard.commands.terminal import write_line
 from regard.errors import ConfigError
 from regard.progress import stage
@@ -31,8 +32,8 @@ def check(
     """
     if (run is None) == (hf is None):
         raise ConfigError("check: give a run folder, or --hf and the folder of a Hugging Face model")
-    if run is not None and (run / "config.json").is_file() and not (run / "config.yaml").is_file():
-        raise ConfigError(f"{run}: not a run folder, it has no config.yaml; to check a Hugging Face model, say --hf {run}")
+    if run is not None:
+        refuse_model_folder(run, "check")
 
     from regard.data.lines import write_files
     from regard.mask_check import check, load_folder

@@ -80,6 +80,16 @@ def refuse(options: Mapping[str, object], reason: str) -> None:
         raise ConfigError(f"{', '.join(given)}: {reason}")
 
 
+def refuse_model_folder(run: Path, verb: str) -> None:
+    """Refuse the folder of a Hugging Face model in place of a run.
+
+    Raises:
+        ConfigError: the message names the option that takes it.
+    """
+    if (run / "config.json").is_file() and not (run / "config.yaml").is_file():
+        raise ConfigError(f"{run}: not a run folder, it has no config.yaml; to {verb} a Hugging Face model, say --hf {run}")
+
+
 def refuse_overwriting(outputs: Mapping[str, Path | None], inputs: Iterable[str | Path | None]) -> None:
     """Refuse output files that are inputs of the command, which would be lost; standard input redirected from a file is one.
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from regard import progress
-from regard.commands.options import Beam, refuse, refuse_overwriting
+from regard.commands.options import Beam, refuse, refuse_model_folder, refuse_overwriting
 from regard.commands.streaming import input_lines
 from regard.commands.terminal import terminal_width, write_line
 from regard.errors import ConfigError, DataError, counted
@@ -74,6 +74,8 @@ def view(
             if not records:
                 raise DataError(f"{paths[0]}: holds no records")
         else:
+            for path in paths:
+                refuse_model_folder(path, "show")
             seen = _inputs(text, image, paths)
             with progress.stage("Recording attention", unit="examples"):
                 records = side_by_side(paths, seen, target=target, beam_size=beam_size, methods=method or ())

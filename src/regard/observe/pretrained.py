@@ -222,10 +222,20 @@ def load_processor(folder: str | Path, *, images: bool = False) -> Any:
     except ImportError as error:
         raise missing_extra("a Hugging Face model needs transformers 5.20 or newer", "hf") from error
     kind, what = (transformers.AutoImageProcessor, "image processor") if images else (transformers.AutoTokenizer, "tokenizer")
+    _check_input_kind(Path(folder), images)
     try:
         return kind.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     except Exception as error:  # tokenizers raises plain exceptions
         raise DataError(f"{folder}: its {what} cannot be read: {shortened(' '.join(str(error).split()))}") from error
+
+
+def _check_input_kind(folder: Path, images: bool) -> None:
+    reads_images = any((folder / name).is_file() for name in ("preprocessor_config.json", "processor_config.json"))
+    reads_text = any((folder / name).is_file() for name in ("tokenizer.json", "tokenizer_config.json", "vocab.txt", "vocab.json"))
+    if reads_images and not reads_text and not images:
+        raise DataError(f"{folder}: has an image processor and no tokenizer; give images, not texts")
+    if reads_text and not reads_images and images:
+        raise DataError(f"{folder}: has a tokenizer and no image processor; give texts, not images")
 
 
 def _encode(model: nn.Module, tokenizer: Any, texts: Sequence[str], seconds: Sequence[str]) -> dict[str, Tensor]:

@@ -102,7 +102,7 @@ def _row(matrix: Matrix, row: int, name: tuple[str, int], cells: list[int], *, t
         left = (cell - 2) // 2
         line += " " * left + _shade(float(weight), top, color) + " " * (cell - left - 2)
     best = int(weights.argmax())
-    number = f" {weights[best]:.2f}"
+    number = f" {weights[best]:.2f}" if weights[best] >= 0.01 else f" {weights[best]:.2g}"
     room = width - used - 1 - len(number)
     if room >= 3 and weights[best] > 0:
         line += " " + fit_width(matrix.key[best], min(room, MAX_LABEL)) + number
