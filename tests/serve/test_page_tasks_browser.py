@@ -20,6 +20,7 @@ from regard.tasks.translation_prediction import Translator
 from tests.serve.driver import Server, Site, hosted, serving
 from tests.tasks.tiny import TEXTS, trained, translator
 from tests.tasks.tiny_sentences import untrained
+from tests.viewer.browser import choose, texts
 from tests.viewer.conftest import driver  # noqa: F401 - a fixture
 
 DROP = """
@@ -272,8 +273,10 @@ def test_an_image_of_the_run_can_be_started_from(driver: Any, captioner_folder: 
 def test_a_link_asks_again_what_was_typed(driver: Any) -> None:  # noqa: F811
     with hosted(Site(translator(), translator())) as address:
         visit(driver, address)
+        choose(driver, "#explain", "leave-one-out")
         one(driver, "text").send_keys(TEXTS[1], Keys.ENTER)
         wait(driver)
+        assert texts(driver, "#method option:checked") == ["leave-one-out"], "the page opens with the scores that were asked for"
         one(driver, "tab-table").click()
         one(driver, "link").click()
         linked = driver.execute_script("return location.href")
@@ -281,4 +284,5 @@ def test_a_link_asks_again_what_was_typed(driver: Any) -> None:  # noqa: F811
         wait_for(driver, "#table")
         assert TEXTS[1] in one(driver, "texts").text
         assert one(driver, "tab-table").get_attribute("aria-selected") == "true"
+        assert texts(driver, "#method option:checked") == ["leave-one-out"]
         require_silence(driver, address)

@@ -291,14 +291,14 @@ def describe_table(table: FaithfulnessTable, say: Callable[[str], None]) -> None
     for figures in table.methods:
         if figures.refused is not None:
             say(f"not defined: {figures.method}: {figures.refused.removeprefix(f'{figures.method}: ')}")
-    names = [name for name, others in table.agreement.items() if others]
+    names: list[Method] = [name for name, others in table.agreement.items() if others]
     if not names:
         return
     say("")
-    rows = [
-        [f"{number} {name}", *("" if (value := table.agreement[name].get(other)) is None else f"{value:.2f}" for other in names)]
-        for number, name in enumerate(names, start=1)
-    ]
+    rows = []
+    for number, name in enumerate(names, start=1):
+        own = table.agreement[name]
+        rows.append([f"{number} {name}", *(f"{own[other]:.2f}" if other in own else "" for other in names)])
     for line in aligned(["rank correlation with", *(str(number) for number in range(1, len(names) + 1))], rows):
         say(line)
 

@@ -66,7 +66,8 @@ function settleSwitches() {
 // The live page's link holds the input: opening it queries the model again.
 async function copyLink() {
   const { all } = linkOf();
-  const values = page.live ? { ...inputsOf(record()), ...all, example: 1 } : all;
+  const explained = record().maps.find((map) => map.method);
+  const values = page.live ? { ...inputsOf(record()), ...(explained ? { method: explained.method } : {}), ...all, example: 1 } : all;
   setAddress(values);
   const address = location.href;
   try {

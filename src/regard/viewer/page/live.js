@@ -158,6 +158,7 @@ function askLinked() {
   fill([linked.get("text"), linked.get("second") || ""]);
   fillForced(Object.fromEntries(FORCED.map((name) => [name, linked.get(name)])));
   if (page.models[Number(linked.get("model"))]) $("model").value = Number(linked.get("model"));
+  if (page.methods.includes(linked.get("method"))) $("explain").value = linked.get("method");
   ask().then(() => { if (records.length) restore(linked); });
   return true;
 }
@@ -197,7 +198,7 @@ async function ask(before) {
     for (const answer of answers) Object.assign(answer, { typed: { ...typed, text: $("text").value }, before });
     // The first response opens in its natural view, an image as an image; later ones in the last chosen view.
     if (!records.length) state.view = firstView(answers[0], answers[0].maps[answers[0].main]);
-    const kept = records.length ? keptMap() : null;
+    const kept = $("explain").value || (records.length ? keptMap() : null);
     records.unshift(...answers);
     state.other.chosen = false;
     $("search").value = "";
