@@ -162,8 +162,10 @@ def test_what_cannot_be_measured_is_refused() -> None:
     far.possible[2] = {*far.possible[2], (1, 17)}
     with pytest.raises(DataError, match=r"links, line 3: 17-1, but the source has \d words, numbered from 0"):
         measure_methods(batches, ["weights"], links=far)
-    with pytest.raises(DataError, match=r"known\.links, line 3: 17-1, but"):
-        measure_methods(batches, ["weights"], links=far._replace(name="known.links"))
+    with pytest.raises(DataError, match=r"known\.links, line 3: 17-1, .*; for characters: link_unit: character"):
+        measure_methods(batches, ["weights"], links=far._replace(name="known.links", setting="link_unit: "))
+    with pytest.raises(DataError, match=r"known\.links: 1 line, but 5 pairs"):
+        measure_methods(batches, links=links_of_words(PAIRS[:1])._replace(name="known.links"))
     with pytest.raises(DataError, match="no example with an output of two inputs or more"):
         measure_methods(translation_batches(run, [("ein", "ein")]))
     with pytest.raises(ConfigError, match="outputs 0 and samples 1000 must be 1 or more"):

@@ -68,7 +68,7 @@ def explain(
     batches = batches_of_run(run, faithfulness, target=target, regions=regions)
     known = None if links is None else read_links(links, link_unit)
     table = measure_methods(batches, methods, links=known, outputs=outputs, seed=seed)
-    if method != "all" and (refused := table.methods[0].refused):
+    if "all" not in method and (refused := next((each.refused for each in table.methods if each.refused), None)):
         raise ConfigError(refused)
     describe_table(table, write_line)
     _write(json_file, {"run": str(run), **table.to_json()})

@@ -21,7 +21,7 @@ from regard.tasks.classification_run import open_sentence_run
 from regard.tasks.explained_examples import ExplainedBatch, caption_batches, label_batches, language_batches, translation_batches
 from regard.tasks.language_training import open_language_run
 from regard.tasks.method_faithfulness import measure_methods
-from regard.tasks.translation_evaluation import KnownLinks, read_links
+from regard.tasks.translation_evaluation import read_links
 from regard.tasks.translation_run import open_translation_run
 from regard.tasks.word_links import LinkUnit
 
@@ -66,8 +66,8 @@ def explained_run(study: StudyConfig, cell: StudyCell, run: Path) -> dict[str, A
     test, count = study.data[cell.data].test, study.method_examples
     links = None
     if "links" in test:
-        known = read_links(test["links"], cast(LinkUnit, test.get("link_unit", "word")))
-        links = KnownLinks(known.sure[:count], known.possible[:count], known.unit, known.name)
+        known = read_links(test["links"], cast(LinkUnit, test.get("link_unit", "word")), setting="link_unit: ")
+        links = known._replace(sure=known.sure[:count], possible=known.possible[:count])
     methods = METHODS if ALL in study.methods else cast(Sequence[Method], tuple(dict.fromkeys(study.methods)))
     try:
         batches = _batches(study.task, run, test, count)

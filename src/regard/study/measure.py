@@ -94,7 +94,7 @@ def _translation(run: Path, test: Mapping[str, str], metric: str) -> RunMeasures
     translator.use_images(None, names=test.get("second_source"))
     pairs = pairs_of(translator.run.config, test)
     unit: LinkUnit = "character" if test.get("link_unit") == "character" else "word"
-    links = read_links(test["links"], unit) if "links" in test and translator.run.config.model.attends else None
+    links = read_links(test["links"], unit, setting="link_unit: ") if "links" in test and translator.run.config.model.attends else None
     found = evaluate_translation(translator, pairs, links=links)
     references = [pair[1] for pair in pairs]
     if metric == "exact match":

@@ -162,7 +162,7 @@ def measure_methods(
 def _check_links(links: KnownLinks, batches: Sequence[ExplainedBatch]) -> None:
     pairs = (pair for item in batches for pair, *_ in item.pairs)
     for number, (possible, pair) in enumerate(zip(links.possible, pairs, strict=True), start=1):
-        check_links(possible, pair[:2], links.unit, f"{links.name}, line {number}")
+        check_links(possible, pair[:2], links.unit, f"{links.name}, line {number}", setting=links.setting)
 
 
 def _agreement(

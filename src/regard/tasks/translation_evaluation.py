@@ -30,12 +30,16 @@ TOKENIZED_LINES = 100
 
 
 class KnownLinks(NamedTuple):
-    """Known alignments: for each sentence pair sets of (target, source) numbers; sure links are possible too. `name`: of the file."""
+    """Known alignments: for each sentence pair sets of (target, source) numbers; sure links are possible too.
+
+    `name` is that of the file, `setting` the option of the unit, for errors; see `regard.tasks.word_links.check_links`.
+    """
 
     sure: list[Links]
     possible: list[Links]
     unit: LinkUnit
     name: str = "links"
+    setting: str = "--link-unit "
 
 
 class Evaluation(NamedTuple):
@@ -128,17 +132,18 @@ def _warn_of(references: Sequence[str], tokenize: str) -> None:
         progress.message(f'{count} references end in " .", as tokenized text does; BLEU is comparable on raw text only', warning=True)
 
 
-def read_links(path: str | Path, unit: LinkUnit) -> KnownLinks:
+def read_links(path: str | Path, unit: LinkUnit, *, setting: str = "--link-unit ") -> KnownLinks:
     """Read known links, one line a sentence pair: `source-target` sure and `source?target` possible, numbers from 0.
 
     Args:
         path: the file, in the format of fast_align and of the published gold alignments.
         unit: what the numbers count, words or characters.
+        setting: the option of the unit, to be followed by its value, for errors.
 
     Raises:
         DataError: a link that is not of this form.
     """
-    known = KnownLinks([], [], unit, str(path))
+    known = KnownLinks([], [], unit, str(path), setting)
     for number, line in enumerate(read_lines(path), start=1):
         sure, possible = parse_links(line, f"{path}, line {number}")
         known.sure.append(sure)
@@ -152,7 +157,7 @@ def _check_known(translator: Translator, pairs: Sequence[SentencePair], known: K
     if not translator.run.model.attends:
         raise DataError("links: this model has no attention to compare them with")
     for number, (pair, links) in enumerate(zip(pairs, known.possible, strict=True), start=1):
-        check_links(links, pair, known.unit, f"{known.name}, line {number}")
+        check_links(links, pair, known.unit, f"{known.name}, line {number}", setting=known.setting)
 
 
 def _alignment_error(translator: Translator, pairs: Sequence[SentencePair], known: KnownLinks) -> Score:
