@@ -257,6 +257,11 @@ def test_the_command_shows_a_folder(
     assert [record.title for record in read_records(records)] == [TEXT, "a mat"]
     assert call("view", "--hf", folder, "--text", TEXT, "--method", "rollout", "--method", "flow", "-o", records) == 0
     assert [found.method for found in read_records(records)[0].maps] == ["", "", "rollout", "flow"]
+    capsys.readouterr()
+    assert call("view", "--hf", folder, "--text", TEXT, "--method", "rollout") == 0
+    assert capsys.readouterr().out.startswith("rollout\n"), "the terminal draws the scores that were asked for"
+    assert call("view", "--hf", folder, "--text", TEXT, "--method", "rollout", "--map", "encoder.layer.1.attention.self") == 0
+    assert capsys.readouterr().out.startswith("encoder.layer.1.attention.self")
     assert call("view", "--hf", folder, "--text", TEXT, "--method", "alti") == 2
     assert "alti: needs the projections inside each attention" in capsys.readouterr().err
     assert call("view", "--hf", folder, "--image", tmp_path / "a.png") == 2

@@ -48,7 +48,9 @@ def view(
     ] = None,
     history: Annotated[bool, typer.Option("--history", help="show the attention recorded during training (training.watch)")] = False,
     example: Annotated[int | None, typer.Option(min=1, help="picture, animation: number of the example, from 1")] = None,
-    map_: Annotated[str | None, typer.Option("--map", help="terminal, picture: name of the attention map; default: the alignment")] = None,
+    map_: Annotated[
+        str | None, typer.Option("--map", help="terminal, picture: name of the map; default: the method or the alignment")
+    ] = None,
     head: Annotated[int | None, typer.Option(min=1, help="draw this head, from 1; default: the mean of all")] = None,
 ) -> None:
     """Show the attention of models.
@@ -79,6 +81,8 @@ def view(
             seen = _inputs(text, image, paths)
             with progress.stage("Recording attention", unit="examples"):
                 records = side_by_side(paths, seen, target=target, beam_size=beam_size, methods=method or ())
+    if map_ is None and (output is None or output.suffix.lower() not in (".html", ".json")):
+        map_ = _asked_map(records, method or [])
     chosen: dict[str, Any] = {"map": map_, "head": None if head is None else head - 1}
     if example is not None:
         records = choose_example(records, example)
@@ -102,6 +106,13 @@ def _told(record: AttentionRecord, *, map: str | None, head: int | None) -> str:
     update = f", update {record.point.update}" if record.point is not None else ""
     told = record.matrix(map, head).name + mean + update
     return f"{told}\n" if len(record.maps) > 1 or heads > 1 or update else ""
+
+
+def _asked_map(records: Sequence[AttentionRecord], methods: list[str]) -> str | None:
+    """Return the name of the map of the only requested method, or None."""
+    if len(methods) != 1:
+        return None
+    return next((found.name for record in records for found in record.maps if found.method == methods[0]), None)
 
 
 def _inputs(text: list[str] | None, image: list[Path] | None, runs: Sequence[Path] = ()) -> list[str] | list[Path]:

@@ -58,7 +58,7 @@ def watch_text(model: Any, tokenizer: Any, texts: Texts) -> Watched:
     """
     rows = _read_texts(texts)
     _check_pair(model, tokenizer)
-    texts: list[str] = [row if isinstance(row, str) else row[0] for row in rows]
+    firsts: list[str] = [row if isinstance(row, str) else row[0] for row in rows]
     seconds: list[str] = [row[1] for row in rows if not isinstance(row, str)]
     writes = bool(getattr(getattr(model, "config", None), "is_encoder_decoder", False))
     if len(seconds) not in (0, len(rows)) or (seconds and generates(model) and not writes):
@@ -66,7 +66,7 @@ def watch_text(model: Any, tokenizer: Any, texts: Texts) -> Watched:
             "text: expected only texts, or only pairs: a text and its output for an encoder-decoder, or the two texts of a classifier"
         )
     with _evaluating(model):
-        inputs = _encode(model, tokenizer, texts, [] if generates(model) else seconds)
+        inputs = _encode(model, tokenizer, firsts, [] if generates(model) else seconds)
         if writes:
             inputs["decoder_input_ids"] = _decoder_inputs(model, tokenizer, inputs, seconds)
         with watch(model) as seen:
