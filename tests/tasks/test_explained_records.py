@@ -190,7 +190,7 @@ def test_only_what_stands_before_an_output_of_a_line_is_printed() -> None:
     scores = np.array([[0.0, 0.0, 0.0], [0.0, -0.5, 0.0], [0.0, -0.25, -0.75]])  # later inputs have no effect, earlier ones harm
     example = ExplainedExample(["<s>", "a", "b"], ["a", "b", "</s>"], {"leave-one-out": scores}, after_inputs=True)
     describe_example(example, lines.append)
-    assert [line.partition(" <- ")[2] for line in lines] == ["no input", "a -0.500", "a -0.250, b -0.750"]
+    assert [line.partition(" <- ")[2] for line in lines] == ["no input", "a -0.5", "a -0.25, b -0.75"]
 
 
 def test_printed_tokens_show_spaces_and_no_control_character() -> None:
