@@ -12,9 +12,11 @@ from torch import Tensor
 
 import regard
 from regard.errors import ConfigError, DataError
-from regard.explanations import input_times_gradient, integrated_gradients, leave_one_out
-from regard.observe.explained import PretrainedBatch, explain_calls, image_batch, text_batch
+from regard.explanations import input_times_gradient, integrated_gradients, leave_one_out, replace_one
+from regard.observe.explained import explain_calls
 from regard.observe.pretrained import image_records, text_records, watch_image, watch_text
+from regard.observe.pretrained_batch import PretrainedBatch, image_batch, text_batch
+from regard.observe.within import gradient_times_weights, norms_of_values
 
 transformers = pytest.importorskip("transformers", reason="the extra hf is not installed")
 
@@ -135,6 +137,107 @@ def test_leaving_a_token_out_is_a_loop(kind: str, tokenizer: Any) -> None:
         assert found[0].triu(1).abs().max() < 1e-5
 
 
+def projections(model: Any, kind: str, seen: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
+    """Return the values (S, E) of the last attention before their projection, and the projection (E, E)."""
+    if kind == "masked":
+        last = model.bert.encoder.layer[-1].attention
+        return last.self.value(seen["x"]), last.output.dense.weight.T
+    if kind == "decoder":
+        last = model.transformer.h[-1].attn
+        return last.c_attn(seen["x"]).chunk(3, -1)[2], last.c_proj.weight
+    last = model.model.decoder.layers[-1].encoder_attn
+    return last.v_proj(seen["x"]), last.out_proj.weight.T
+
+
+@pytest.mark.parametrize("kind", ["masked", "decoder", "encoder-decoder"])
+def test_value_norms_are_those_of_weighted_projected_values(kind: str, tokenizer: Any) -> None:
+    batch = batch_of(kind, tokenizer)
+    model, seen = batch.model, dict[str, Tensor]()
+    name = {"masked": "bert.encoder.layer.1.attention.self", "decoder": "transformer.h.1.attn"}.get(
+        kind, "model.decoder.layers.1.encoder_attn"
+    )
+
+    def keep(module: Any, args: tuple[Any, ...], given: dict[str, Any]) -> None:
+        seen["x"] = given["key_value_states"] if kind == "encoder-decoder" else [*args, *given.values()][0]
+
+    found = norms_of_values(batch)
+    assert model.config._attn_implementation == "sdpa"
+    hooks = [hook for module in model.modules() for hook in module._forward_hooks.values()]  # some are the model's own
+    assert not any(hook.__module__.startswith("regard.") for hook in hooks)
+    model.set_attn_implementation("eager")
+    hook = model.get_submodule(name).register_forward_pre_hook(keep, with_kwargs=True)
+    with torch.no_grad():
+        output = batch.output(output_attentions=True)
+        weights = (output.cross_attentions if kind == "encoder-decoder" else output.attentions)[-1][0]  # (H, T, S)
+        values, projection = projections(model, kind, seen)
+    hook.remove()
+    each = torch.einsum("hts,shd,hde->tse", weights, values[0].unflatten(-1, (3, 4)), projection.unflatten(0, (3, 4)))
+    torch.testing.assert_close(found[0], each.norm(dim=-1), atol=1e-5, rtol=1e-4)
+    whole = norms_of_values(batch, every_layer=True)
+    assert (whole >= found).all()
+    assert (whole > found * 1.01).any()
+
+
+@pytest.mark.parametrize("kind", ["labels", "masked"])
+def test_gradients_of_weights_are_those_of_what_a_weight_adds(kind: str, tokenizer: Any) -> None:
+    batch = batch_of(kind, tokenizer)
+    batch.model.requires_grad_(False)
+    found = gradient_times_weights(batch)
+    assert not any(parameter.requires_grad for parameter in batch.model.parameters())
+    batch.model.set_attn_implementation("eager")
+    last: Any = batch.model.get_submodule("bert.encoder.layer.1.attention.self")
+    change = torch.zeros(3, 7, 7, requires_grad=True)  # of the weights
+
+    def add(module: Any, args: tuple[Tensor, ...], output: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+        values = module.value(args[0])[0].unflatten(-1, (3, 4))
+        return output[0] + torch.einsum("hts,shd->thd", change, values).flatten(1), output[1]
+
+    with last.register_forward_hook(add):
+        output = batch.output(output_attentions=True)
+    log_probs, weights = batch.log_probs_of(output)[0], output.attentions[-1][0].detach()
+    for goal, row in zip(log_probs, found[0], strict=True):
+        (gradient,) = torch.autograd.grad(goal, change, retain_graph=True)
+        torch.testing.assert_close(row, (weights * gradient).sum((0, 1)), atol=1e-5, rtol=1e-4)
+    assert found.abs().max() > 1e-3
+
+
+@TEXT_MODELS
+def test_replacing_a_token_is_a_loop_over_words(kind: str, tokenizer: Any) -> None:
+    batch = batch_of(kind, tokenizer)
+    words = batch.words(5, torch.Generator().manual_seed(1))
+    table = batch.model.get_input_embeddings()(torch.arange(4, 12))  # type: ignore[operator]  # no special tokens
+    assert ((words[:, None] - table).abs().sum(-1).min(1).values < 1e-6).all()
+    found = replace_one(batch, draws=5)
+    with torch.no_grad():
+        whole = batch.log_probs()
+        for place in (0, 4):
+            each = []
+            for word in words:
+                vectors = batch.vectors.clone()
+                vectors[:, place] = word
+                each.append(batch.log_probs(vectors).exp())
+            torch.testing.assert_close(found[:, :, place], whole - torch.stack(each).mean(0).log(), atol=1e-5, rtol=1e-4)
+
+
+def test_an_attention_whose_projection_is_out_of_reach_is_named(tokenizer: Any) -> None:
+    # Its module returns weights and the states after residual connection and norm.
+    config = transformers.AlbertConfig(vocab_size=12, max_position_embeddings=13, embedding_size=12, **LAYERS)
+    model = noisy(transformers.AlbertForMaskedLM(config))
+    batch = text_batch(model, tokenizer, watch_text(model, tokenizer, TEXT).inputs)
+    with pytest.raises(ConfigError, match="value-norms: no output projection was found behind an attention of AlbertForMaskedLM; take"):
+        norms_of_values(batch)
+    assert gradient_times_weights(batch).shape == (1, 7, 7)
+
+
+def test_a_model_without_weights_is_named(tokenizer: Any) -> None:
+    batch = batch_of("masked", tokenizer)
+    model: Any = batch.model
+    whole = model.forward
+    model.forward = lambda **given: transformers.modeling_outputs.MaskedLMOutput(logits=whole(**given).logits)
+    with pytest.raises(ConfigError, match="gradient-attention: BertForMaskedLM returns no attention weights, also with"):
+        gradient_times_weights(batch)
+
+
 def test_rollout_of_an_encoder_is_a_product_of_matrices(tokenizer: Any) -> None:
     seen = watch_text(classifier(), tokenizer, TEXT).seen
     first, second = (torch.eye(7) / 2 + call.weights[0].mean(0) / 2 for call in seen.maps())
@@ -165,11 +268,8 @@ def test_all_methods_that_can_be_computed_are_maps_of_the_record(kind: str, toke
     states = "target" if kind == "encoder-decoder" else "tokens"
     key = "source" if kind == "encoder-decoder" else "tokens"
     assert found == {
-        "rollout": (states, key),
-        "flow": (states, key),
-        "input-gradient": (rows, key),
-        "integrated-gradients": (rows, key),
-        "leave-one-out": (rows, key),
+        **dict.fromkeys(("rollout", "flow", "value-norms", "value-norms-layers"), (states, key)),
+        **dict.fromkeys(("input-gradient", "integrated-gradients", "gradient-attention", "leave-one-out", "replace-one"), (rows, key)),
     }
     assert "leave-one-out" in regard.view(model, tokenizer, text, method="leave-one-out").html
 
@@ -220,7 +320,11 @@ def test_patches_of_an_image_are_explained() -> None:
     (record,) = image_records(model, processor, image, methods=["all"])
     shapes = {each.method: (each.query, each.weights.shape) for each in record.maps if each.method}
     assert shapes["leave-one-out"] == ("label", (1, 1, 9))
-    assert shapes["rollout"] == ("patches", (1, 10, 9))
+    assert shapes["rollout"] == shapes["value-norms"] == ("patches", (1, 10, 9))
+    assert shapes["gradient-attention"] == ("label", (1, 1, 9))
+    assert "replace-one" not in shapes
+    with pytest.raises(ConfigError, match="replace-one: the inputs of ViTForImageClassification are patches, not words"):
+        image_records(model, processor, image, methods=["replace-one"])
     assert record.items["label"].tokens == [f"label {int(expected[1])}"]
     assert len(seen) == 2
 
@@ -228,7 +332,11 @@ def test_patches_of_an_image_are_explained() -> None:
 @pytest.mark.parametrize(
     ("method", "reason"),
     [
-        ("alti", "alti: needs the projections inside each attention, which BertModel has under names of its own; take rollout"),
+        (
+            "alti",
+            "alti: needs the residual connections and norms of each layer, which BertModel has under names of its own",
+        ),
+        ("value-norms", "value-norms: BertModel returns no probabilities to explain"),
         ("leave-one-area-out", "BertModel attends to single items"),
         ("input-gradient", "BertModel returns no probabilities to explain; load it with a head, such as AutoModelForMaskedLM"),
         ("guess", "method 'guess': expected all, or one of weights, rollout"),

@@ -17,19 +17,20 @@ from regard.explanations.batches import ModelBatch
 
 P = ParamSpec("P")
 T = TypeVar("T")
+Batch = TypeVar("Batch", bound=ModelBatch)
 
 # Interpolated examples per forward pass.
 ROWS = 64
 
 
-def outside_inference(method: Callable[Concatenate[ModelBatch, P], T]) -> Callable[Concatenate[ModelBatch, P], T]:
+def outside_inference(method: Callable[Concatenate[Batch, P], T]) -> Callable[Concatenate[Batch, P], T]:
     """Let a method that differentiates run inside `torch.inference_mode`, which records no graph.
 
     Tensors of a batch that were made there are copied. Weights that were made there are refused.
     """
 
     @wraps(method)
-    def run(batch: ModelBatch, *args: P.args, **settings: P.kwargs) -> T:
+    def run(batch: Batch, *args: P.args, **settings: P.kwargs) -> T:
         if any(parameter.is_inference() for parameter in batch.model.parameters()):
             raise ConfigError(
                 f"explanations: the weights of {type(batch.model).__name__} were made inside torch.inference_mode and have no gradient; "

@@ -13,8 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from regard.errors import ConfigError, DataError, missing_extra, shortened, shown
-from regard.observe.explained import PretrainedBatch, add_explanations, image_batch, text_batch
+from regard.observe.explained import add_explanations
 from regard.observe.predictions import add_prediction, generates
+from regard.observe.pretrained_batch import PretrainedBatch, image_batch, text_batch
 from regard.observe.recording import Recording
 from regard.observe.watch import watch
 from regard.viewer import AttentionRecord
