@@ -80,9 +80,9 @@ class Tokenizer:
 @pytest.mark.parametrize(
     ("tokenizer", "texts", "message"),
     [
-        (Tokenizer(), 3, "text: expected a text, or a pair of a text and its output, found 3"),
-        (Tokenizer(), ["a", 3], "text: expected a text, or a pair of a text and its output, found 3"),
-        (Tokenizer(), [("a", 3)], "text: expected a text, or a pair"),
+        (Tokenizer(), 3, "text: expected a text or a pair of texts, found 3"),
+        (Tokenizer(), ["a", 3], "text: expected a text or a pair of texts, found 3"),
+        (Tokenizer(), [("a", 3)], "text: expected a text or a pair"),
         (Tokenizer(), [], "text: expected one text or several, found none"),
         ("bert", "a", "tokenizer: expected one of Hugging Face, found 'bert'"),
         (str.split, "a", "tokenizer: expected one of Hugging Face"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -9,12 +10,16 @@ from typing import Any
 
 import numpy as np
 
-from regard.data.parallel import file_digest
 from regard.data.vocabulary import BOS, EOS, UNK
 from regard.errors import CheckpointError
 from regard.strict_json import parse_json
 
 _FORMAT = 1
+
+
+def digests(files: Iterable[Path]) -> list[str]:
+    """Return the sha256 of each vocabulary file."""
+    return [hashlib.sha256(path.read_bytes()).hexdigest() for path in files]
 
 
 class Shortlist:
@@ -75,7 +80,7 @@ class Shortlist:
             targets = [*found.always, *(token for row in found.tokens.values() for token in row)]
             wrong |= not all(type(token) is int and 0 <= token < sizes[1] for token in targets)
             wrong |= not all(0 <= token < sizes[0] for token in found.tokens)
-            wrong |= bool(found.vocabularies) and found.vocabularies != [file_digest(file) for file in vocabularies]
+            wrong |= bool(found.vocabularies) and found.vocabularies != digests(vocabularies)
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
             wrong = True
         if wrong:

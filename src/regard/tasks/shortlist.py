@@ -10,8 +10,8 @@ from typing import NamedTuple
 import numpy as np
 
 from regard.data.lines import write_files
-from regard.data.parallel import SentencePair, file_digest
-from regard.data.shortlist import Shortlist
+from regard.data.parallel import SentencePair
+from regard.data.shortlist import Shortlist, digests
 from regard.errors import ConfigError
 from regard.metrics.alignment import Links
 from regard.tasks.translation_run import TranslationRun, vocabulary_files
@@ -83,8 +83,8 @@ class ShortlistCounts:
             if len(own) < candidates:
                 own.append(target)
         always = [token for token, _ in sorted(self._targets.items(), key=lambda item: (-item[1], item[0]))[:frequent]]
-        files = [file_digest(path) for path in _files(self._run)]
-        return Shortlist(always, {source: sorted(targets) for source, targets in found.items()}, files)
+        tokens = {source: sorted(targets) for source, targets in found.items()}
+        return Shortlist(always, tokens, digests(_files(self._run)))
 
 
 def measure_shortlist(run: TranslationRun, shortlist: Shortlist, pairs: Iterable[SentencePair]) -> ShortlistFigures:
