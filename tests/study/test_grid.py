@@ -370,6 +370,20 @@ def test_a_file_of_a_test_set_that_is_not_there_is_named_before_anything_is_trai
         run_study(study, tmp_path / "out", beside=tmp_path, train=lambda command, log: pytest.fail("trained"))
 
 
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [(1, r"test\.links: 1 line, but \d+ sentence pairs"), (0, r"test\.links, line 2: 0-99, but the target has \d+ characters?, numbered")],
+)
+def test_links_that_do_not_fit_are_named_before_anything_is_trained(tmp_path: Path, data: Path, lines: int, message: str) -> None:
+    shutil.copytree(data, tmp_path / "own")
+    file = tmp_path / "own" / "test.links"
+    own = file.read_text().splitlines(keepends=True)
+    file.write_text("".join(own[:lines] or [own[0], "0-99\n", *own[2:]]))
+    study = load_study(written(tmp_path, tmp_path / "own"))
+    with pytest.raises(DataError, match=message):
+        run_study(study, tmp_path / "out", beside=tmp_path, train=lambda command, log: pytest.fail("trained"))
+
+
 def test_settings_that_do_not_fit_together_are_named_before_anything_is_trained(tmp_path: Path, data: Path) -> None:
     wrong = {"variants": {**VARIANTS, "dot": {"settings": {"model": {"attention": {"score": "dot"}}}}}}
     study = load_study(written(tmp_path, data, **wrong))

@@ -14,16 +14,14 @@ from regard.data.lines import read_lines
 from regard.errors import ConfigError, listed, shown
 from regard.explanations import METHODS
 from regard.explanations.methods import Method
-from regard.study.measure import pairs_of
+from regard.study.measure import known_links, pairs_of
 from regard.tasks.captioning_run import open_caption_run
 from regard.tasks.classification_data import read_labelled_file
 from regard.tasks.classification_run import open_sentence_run
 from regard.tasks.explained_examples import ExplainedBatch, caption_batches, label_batches, language_batches, translation_batches
 from regard.tasks.language_training import open_language_run
 from regard.tasks.method_faithfulness import measure_methods
-from regard.tasks.translation_evaluation import read_links
 from regard.tasks.translation_run import open_translation_run
-from regard.tasks.word_links import LinkUnit
 
 ALL = "all"
 FIGURES = {
@@ -64,10 +62,9 @@ def explained_run(study: StudyConfig, cell: StudyCell, run: Path) -> dict[str, A
         DataError: no test example can be explained.
     """
     test, count = study.data[cell.data].test, study.method_examples
-    links = None
-    if "links" in test:
-        known = read_links(test["links"], cast(LinkUnit, test.get("link_unit", "word")), setting="link_unit: ")
-        links = known._replace(sure=known.sure[:count], possible=known.possible[:count])
+    links = known_links(test)
+    if links is not None:
+        links = links._replace(sure=links.sure[:count], possible=links.possible[:count])
     methods = METHODS if ALL in study.methods else cast(Sequence[Method], tuple(dict.fromkeys(study.methods)))
     try:
         batches = _batches(study.task, run, test, count)

@@ -18,12 +18,12 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from safetensors import safe_open
 
 from regard import progress
-from regard.config import RunConfig, describe_changes, dump_config, load_config, validate
+from regard.config import RunConfig, TranslationConfig, describe_changes, dump_config, load_config, validate
 from regard.config.study import StudyCell, StudyConfig, cell_config, study_cells
 from regard.data.lines import write_files
 from regard.errors import ConfigError, RegardError, TrainingError
@@ -33,7 +33,7 @@ from regard.jobs.process_worker import child_command
 from regard.strict_json import parse_json
 from regard.study.explained import check_methods, explained_as, explained_run
 from regard.study.live import LiveTable
-from regard.study.measure import attention_of, checkpoint_selection, measure_run
+from regard.study.measure import attention_of, checkpoint_selection, known_links, measure_run, pairs_of
 from regard.study.results import (
     RUNS,
     VALUES,
@@ -47,6 +47,7 @@ from regard.study.results import (
     result_file,
 )
 from regard.tasks.table import TASKS
+from regard.tasks.translation_evaluation import check_known_links
 from regard.training import StopSignal, run_lock
 
 CONFIGS, TRIALS = "configs", "trials"
@@ -108,7 +109,7 @@ def run_study(
     """
     plan, failed = study_cells(study), list[str]()
     check_study(study, folder, beside=beside)
-    _check_test_files(study)
+    _check_test_files(study, beside)
     with run_lock(folder), StopSignal() as stop:
         outdated = Outdated(study, folder, beside=beside)
         outdated.set_aside()
@@ -222,11 +223,14 @@ def _measured(study: StudyConfig, folder: Path, cell: StudyCell) -> bool:
     return explained and (not study.checkpoints or found.get("selection") is not None)
 
 
-def _check_test_files(study: StudyConfig) -> None:
+def _check_test_files(study: StudyConfig, beside: Path) -> None:
+    first = {cell.data: cell for cell in reversed(study_cells(study))}
     for name, data in study.data.items():
         for key, value in data.test.items():
             if key not in VALUES and not Path(value).exists():
                 raise ConfigError(f"{study.name}: data.{name}.test.{key}: {value}: no such file; no run could be measured")
+        if (links := known_links(data.test)) is not None:
+            check_known_links(pairs_of(cast(TranslationConfig, cell_config(study, first[name], folder=beside)), data.test), links)
 
 
 def train_command(study: StudyConfig, config: Path, run: Path) -> list[str]:

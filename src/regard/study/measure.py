@@ -30,7 +30,7 @@ from regard.tasks.classification_run import open_sentence_run
 from regard.tasks.language_prediction import LanguageModel
 from regard.tasks.language_training import open_language_run
 from regard.tasks.run_folder import read_config
-from regard.tasks.translation_evaluation import LinkUnit, evaluate_translation, read_links
+from regard.tasks.translation_evaluation import KnownLinks, LinkUnit, evaluate_translation, read_links
 from regard.tasks.translation_prediction import Translator
 from regard.training.checkpoint import list_checkpoints, load_weights
 from regard.viewer import AttentionRecord
@@ -93,8 +93,7 @@ def _translation(run: Path, test: Mapping[str, str], metric: str) -> RunMeasures
     translator = Translator.open(run)
     translator.use_images(None, names=test.get("second_source"))
     pairs = pairs_of(translator.run.config, test)
-    unit: LinkUnit = "character" if test.get("link_unit") == "character" else "word"
-    links = read_links(test["links"], unit, setting="link_unit: ") if "links" in test and translator.run.config.model.attends else None
+    links = known_links(test) if translator.run.config.model.attends else None
     found = evaluate_translation(translator, pairs, links=links)
     references = [pair[1] for pair in pairs]
     if metric == "exact match":
@@ -104,6 +103,12 @@ def _translation(run: Path, test: Mapping[str, str], metric: str) -> RunMeasures
         counts = item_counts(kind, found.outputs, references)
     scores = {score.name: score.value for score in found.scores}
     return RunMeasures(scores, kind, metric, counts, found.seconds, len(pairs), tuple(found.by_length))
+
+
+def known_links(test: Mapping[str, str]) -> KnownLinks | None:
+    """Return the links of a test set; None without."""
+    unit: LinkUnit = "character" if test.get("link_unit") == "character" else "word"
+    return read_links(test["links"], unit, setting="link_unit: ") if "links" in test else None
 
 
 def pairs_of(config: TranslationConfig, test: Mapping[str, str]) -> list[SentencePair]:

@@ -97,7 +97,9 @@ def evaluate_translation(
         regard.errors.CheckpointError: no-such-run: no such run folder
     """
     if links is not None:
-        _check_known(translator, pairs, links)
+        check_known_links(pairs, links)
+        if not translator.run.model.attends:
+            raise DataError("links: this model has no attention to compare them with")
     sources, references = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
     begun = time.perf_counter()
     translations = translator.translate(sources, decoding=decoding)
@@ -151,11 +153,17 @@ def read_links(path: str | Path, unit: LinkUnit, *, setting: str = "--link-unit 
     return known
 
 
-def _check_known(translator: Translator, pairs: Sequence[SentencePair], known: KnownLinks) -> None:
+def check_known_links(pairs: Sequence[SentencePair], known: KnownLinks) -> None:
+    """Check that there is a line of links for each pair, and that no link is outside its pair.
+
+    Raises:
+        DataError: the message names the file, and the line of a link.
+
+    Example:
+        >>> check_known_links([("ab cd", "x")], KnownLinks([{(0, 1)}], [{(0, 1)}], "word"))
+    """
     if len(known.sure) != len(pairs):
         raise DataError(f"{known.name}: {counted(len(known.sure), 'line')}, but {counted(len(pairs), 'sentence pair')}")
-    if not translator.run.model.attends:
-        raise DataError("links: this model has no attention to compare them with")
     for number, (pair, links) in enumerate(zip(pairs, known.possible, strict=True), start=1):
         check_links(links, pair, known.unit, f"{known.name}, line {number}", setting=known.setting)
 
