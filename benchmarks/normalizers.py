@@ -1,8 +1,10 @@
-"""What sparse weights do: right outputs, weights of zero, links and faithfulness, from the finished study of normalizers.
+"""What sparse weights do: right outputs, weights of zero, links and faithfulness.
 
-regard compare studies/normalizers.yaml --data FOLDER --out runs/normalizers
-python benchmarks/normalizers.py --runs runs/normalizers --data FOLDER --out docs/results/normalizers.json
-python benchmarks/fill_tables.py
+    regard compare studies/normalizers.yaml --data FOLDER --out runs/normalizers
+    python benchmarks/normalizers.py --runs runs/normalizers --data FOLDER --out docs/results/normalizers.json
+    python benchmarks/fill_tables.py
+
+Reads the results of the study, and counts the zeros in the weights of its runs.
 """
 
 from __future__ import annotations
@@ -68,9 +70,7 @@ def main() -> None:
                 if (path := given.runs / "results" / f"{name}.json").exists():
                     result = read(path)
                     zeros = zero_weights(open_translation_run(given.runs / "runs" / name), pairs)
-                    methods = [
-                        each for each in result["methods"]["figures"] if each["method"] in study.methods
-                    ]  # not the orders beside them
+                    methods = [each for each in result["methods"]["figures"] if each["method"] in study.methods]
                     found.append({"exact": result["scores"]["exact match"], "zeros": zeros, "methods": methods})
             if found:
                 rows += rows_of(found, of_set.title or data, named.title or variant)

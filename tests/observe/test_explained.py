@@ -219,6 +219,60 @@ def test_replacing_a_token_is_a_loop_over_words(kind: str, tokenizer: Any) -> No
             torch.testing.assert_close(found[:, :, place], whole - torch.stack(each).mean(0).log(), atol=1e-5, rtol=1e-4)
 
 
+BOTH = {"bos_token_id": 2, "eos_token_id": 3, "pad_token_id": 0}
+GROUPED = {
+    "vocab_size": 12,
+    "hidden_size": 16,
+    "intermediate_size": 8,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+}
+SIDES = {
+    f"{side}_{name}": size for side in ("encoder", "decoder") for name, size in (("layers", 2), ("attention_heads", 3), ("ffn_dim", 8))
+}
+# Class of the model, and what its configuration needs beside its defaults.
+FAMILIES: dict[str, dict[str, Any]] = {
+    "RobertaForMaskedLM": {**LAYERS, "pad_token_id": 0},
+    "DistilBertForMaskedLM": {"dim": 12, "n_layers": 2, "n_heads": 3, "hidden_dim": 8},
+    "ElectraForMaskedLM": {**LAYERS, "embedding_size": 12},
+    "DebertaV2ForMaskedLM": LAYERS,
+    "ModernBertForMaskedLM": {**LAYERS, **BOTH},
+    "GPTNeoForCausalLM": {"hidden_size": 12, "num_layers": 2, "num_heads": 3, "attention_types": [[["global", "local"], 1]], **BOTH},
+    "GPTNeoXForCausalLM": {**LAYERS, "rotary_pct": 0.5, **BOTH},
+    "OPTForCausalLM": {
+        "hidden_size": 12,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 3,
+        "ffn_dim": 8,
+        "word_embed_proj_dim": 12,
+        **BOTH,
+    },
+    "LlamaForCausalLM": {**GROUPED, **BOTH},
+    "MistralForCausalLM": {**GROUPED, **BOTH, "sliding_window": 4},
+    "BartForConditionalGeneration": {"d_model": 12, **SIDES, **BOTH, "decoder_start_token_id": 3},
+    "T5ForConditionalGeneration": {"d_model": 12, "d_kv": 4, "d_ff": 8, "num_layers": 2, "num_heads": 3, "decoder_start_token_id": 0},
+}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_other_families_have_gradients_of_weights_and_norms_of_values(family: str, tokenizer: Any) -> None:
+    kind = getattr(transformers, family)
+    settings = {"vocab_size": 12, **({} if family.startswith("T5") else {"max_position_embeddings": 33}), **FAMILIES[family]}
+    torch.manual_seed(5)
+    model = noisy(kind(kind.config_class(**settings)))
+    text: Any = (TEXT, "der Hund sat") if model.config.is_encoder_decoder else TEXT
+    batch = text_batch(model, tokenizer, watch_text(model, tokenizer, text).inputs)
+    norms, found = norms_of_values(batch), gradient_times_weights(batch)
+    assert (norms >= 0).all()
+    assert norms.shape[2] == found.shape[2] == 7
+    assert found.shape[:2] == batch.goals.shape
+    assert norms.max() > 1e-3
+    assert found.abs().max() > 1e-4
+    if "CausalLM" in family:  # nothing comes from behind
+        assert max(norms[0].triu(1).max(), found[0].triu(1).abs().max()) < 1e-6
+
+
 def test_an_attention_whose_projection_is_out_of_reach_is_named(tokenizer: Any) -> None:
     # Its module returns weights and the states after residual connection and norm.
     config = transformers.AlbertConfig(vocab_size=12, max_position_embeddings=13, embedding_size=12, **LAYERS)

@@ -12,6 +12,10 @@ from pathlib import Path
 import pytest
 import sacrebleu
 
+from regard.commands import options
+from regard.tasks import captioning_run, classification_run, confidence, language_training, shortlist, word_links
+from regard.training import attention_history, log
+
 SMALL = [
     "model.embed_dim=8",
     "model.encoder_dim=8",
@@ -43,6 +47,14 @@ def runs(tmp_path_factory) -> Path:
     plain = [setting for setting in SMALL if "attention" not in setting]
     train_translation(load_config(None, [*files, *plain, "model.attention=null"]), folder / "plain")
     return folder
+
+
+def test_the_files_of_a_run_are_those_that_no_output_replaces(runs):
+    written = {path.name for kind in (*KINDS, "plain") for path in (runs / kind).iterdir() if path.is_file() and path.name[0] != "."}
+    named = {name for task in (captioning_run, classification_run, language_training) for name in task.RUN_FILES}
+    named |= {each.FILE for each in (word_links, confidence, shortlist, attention_history, log)}
+    assert {"config.yaml", "log.jsonl"} <= written
+    assert not {name for name in written | named if not any(Path(name).match(known) for known in options.RUN_FILES)}
 
 
 def hostile_lines() -> list[bytes]:

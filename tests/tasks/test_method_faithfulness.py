@@ -156,7 +156,7 @@ def test_what_cannot_be_measured_is_refused() -> None:
     batches = translation_batches(run, PAIRS)
     with pytest.raises(DataError, match=r"pair 2: a side of it is empty"):
         translation_batches(run, [PAIRS[0], ("ein", "")])
-    with pytest.raises(DataError, match="links: 1 line, but 5 pairs"):
+    with pytest.raises(DataError, match="links: 1 line, but 5 sentence pairs"):
         measure_methods(batches, links=links_of_words(PAIRS[:1]))
     far = links_of_words(PAIRS)
     far.possible[2] = {*far.possible[2], (1, 17)}
@@ -164,7 +164,7 @@ def test_what_cannot_be_measured_is_refused() -> None:
         measure_methods(batches, ["weights"], links=far)
     with pytest.raises(DataError, match=r"known\.links, line 3: 17-1, .*; for characters: link_unit: character"):
         measure_methods(batches, ["weights"], links=far._replace(name="known.links", setting="link_unit: "))
-    with pytest.raises(DataError, match=r"known\.links: 1 line, but 5 pairs"):
+    with pytest.raises(DataError, match=r"known\.links: 1 line, but 5 sentence pairs"):
         measure_methods(batches, links=links_of_words(PAIRS[:1])._replace(name="known.links"))
     with pytest.raises(DataError, match="no example with an output of two inputs or more"):
         measure_methods(translation_batches(run, [("ein", "ein")]))

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import sacrebleu
 import torch
 
 from regard import progress
+from regard.commands import options
 from regard.errors import DataError
 from regard.metrics import paired_bootstrap
+from regard.metrics.translation import TOKENIZERS
 from regard.tasks import evaluate_translation
 from regard.tasks.translation_evaluation import (
     TOKENIZED_LINES,
@@ -155,3 +157,7 @@ def test_bleu_of_text_without_spaces_counts_characters_where_asked_to() -> None:
     assert ["tok:13a" in plain.scores[0].signature, "tok:zh" in zh.scores[0].signature] == [True, True]
     assert zh.scores[0].value == sacrebleu.corpus_bleu(zh.outputs, [references], tokenize="zh").score
     assert paired_bootstrap(references, zh.outputs, references, tokenize="zh").baseline.value == zh.scores[0].value
+
+
+def test_the_command_line_offers_the_tokenizers_of_bleu() -> None:
+    assert get_args(options.BleuTokens) == TOKENIZERS

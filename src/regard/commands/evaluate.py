@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any, Literal, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import typer
 
@@ -14,6 +14,7 @@ from regard import progress
 from regard.commands.options import (
     BatchSize,
     Beam,
+    BleuTokens,
     EnsembleRuns,
     LengthPenalty,
     LinkUnit,
@@ -73,7 +74,7 @@ def evaluate(
     ] = None,
     link_unit: Annotated[LinkUnit | None, typer.Option(help="translation: unit of the links; default: words")] = None,
     tokenize: Annotated[
-        Literal["13a", "intl", "zh", "char", "none"] | None,
+        BleuTokens | None,
         typer.Option(help="translation: how BLEU divides text (sacreBLEU); zh and char for text without spaces; default: 13a"),
     ] = None,
     captions: Annotated[str | None, typer.Option(help="captioning: test captions, in any format of training")] = None,

@@ -15,6 +15,7 @@ from regard.errors import ConfigError
 
 DecodingPrecision = Literal["float32", "bfloat16", "int8"]
 LinkUnit = Literal["word", "character"]
+BleuTokens = Literal["13a", "intl", "zh", "char", "none"]
 RUN_FILES = (
     "alignment.json",
     "attention.jsonl",

@@ -147,7 +147,8 @@ def text_batch(model: Any, tokenizer: Any, inputs: Mapping[str, Tensor]) -> Pret
         real[:, 0] = True
     vectors = model.get_input_embeddings()(ids).detach()
     special_ids = {*tokenizer.all_special_ids}
-    words = torch.tensor([number for number in range(model.get_input_embeddings().weight.shape[0]) if number not in special_ids])
+    known = min(len(tokenizer), model.get_input_embeddings().weight.shape[0])  # tables may be padded
+    words = torch.tensor([number for number in range(known) if number not in special_ids])
     made = PretrainedBatch(model, given, vectors, ids, real, ranked, torch.ones_like(ranked), word_ids=words)
     batch, logits = _with_goals(made, written)
     goals = [row[own].tolist() for row, own in zip(batch.goals, batch.real, strict=True)]

@@ -19,8 +19,8 @@ from regard.explanations.faithfulness import SHARES, erasure_curves, randomized,
 from regard.explanations.methods import Method
 from regard.metrics.significance import bootstrap_interval
 from regard.tasks.explained_examples import ExplainedBatch, finite_scores, links_of_scores
-from regard.tasks.translation_evaluation import KnownLinks
-from regard.tasks.word_links import check_links, judged_links
+from regard.tasks.translation_evaluation import KnownLinks, check_known_links
+from regard.tasks.word_links import judged_links
 from regard.viewer.text import aligned
 
 RANDOM, GREEDY = "random order", "greedy leave-one-out"
@@ -138,10 +138,8 @@ def measure_methods(
     count = sum(len(item.inputs) for item in batches)
     if links is not None and not any(item.pairs for item in batches):
         raise ConfigError(f"{links.name}: only for a translation run, which has sentence pairs")
-    if links is not None and len(links.possible) != sum(len(item.pairs) for item in batches):
-        raise DataError(f"{links.name}: {counted(len(links.possible), 'line')}, but {counted(count, 'pair')}")
     if links is not None:
-        _check_links(links, batches)
+        check_known_links([pair[:2] for item in batches for pair, *_ in item.pairs], links)
     shuffled = randomized(batches[0].batch.model, seed=seed)  # type: ignore[arg-type]
     found, said = [], dict[Method, list[Tensor]]()
     with progress.stage("Measuring methods", total=len(methods) + 2, unit="methods") as stage:
@@ -157,12 +155,6 @@ def measure_methods(
                 found.append(MethodFigures(name, refused=str(error)))
             stage.advance(1)
     return FaithfulnessTable(found, count, sum(len(part.rows) for part in chosen), SHARES, seed, _agreement(batches, chosen, said))
-
-
-def _check_links(links: KnownLinks, batches: Sequence[ExplainedBatch]) -> None:
-    pairs = (pair for item in batches for pair, *_ in item.pairs)
-    for number, (possible, pair) in enumerate(zip(links.possible, pairs, strict=True), start=1):
-        check_links(possible, pair[:2], links.unit, f"{links.name}, line {number}", setting=links.setting)
 
 
 def _agreement(
