@@ -7,8 +7,9 @@
 
 Trains small models, and explains test examples by every method. Links are known for the generated sets `reverse` and `dates` (10,000
 pairs), regions for generated scenes (10,000 images of three objects); DATA holds `multi30k` and `sentclass`. All runs of one seed come
-before those of the next. Each run is trained and measured once: what FOLDER holds is kept, so that run folders of several machines can
-be moved together into one. Both tables are written as each run ends: OUT, and the best methods in a file with `_best` in its name.
+before those of the next. Each run is trained and measured once: what FOLDER or OUT holds is kept, so that machines can take turns. Seconds
+measured alone replace others, in the runs of FOLDER. Both tables are written as each run ends: OUT, and the best methods in a file with
+`_best` in its name.
 """
 
 from __future__ import annotations
@@ -244,6 +245,16 @@ SETS = {
 # Runs ------------------------------------------------------------------------------------------------------------------
 
 
+MEASURES = (
+    ("alignment_error", "AER, %", 1, 1),
+    ("pointing", "pointing, %", 100, 0),
+    ("comprehensiveness", "comprehensiveness", 1, 2),
+    ("sufficiency", "sufficiency", 1, 2),
+    ("random_weights", "with shuffled weights", 1, 2),
+    ("seconds", "ms per example", 1000, 1),
+)
+
+
 class Run(NamedTuple):
     """One training: its place in the table, and its folder."""
 
@@ -264,8 +275,24 @@ def runs_of(names: Sequence[str], work: Path, seeds: int, updates: int) -> list[
     return found
 
 
+def own_figures(run: Run, figures: dict[str, Any]) -> dict[str, Any]:
+    """Return the figures of one run by measure and method, without intervals."""
+    found: dict[str, Any] = {"run": run.folder.name, "examples": SETS[run.data].count}
+    found |= {name: figures[name] for name in ("data", "model", "seed", "right", "alone")}
+    for name, *_ in MEASURES:
+        each = {method["method"]: method[name] for method in figures["methods"] if method[name] is not None}
+        found[name] = {method: round(one if name == "seconds" else one["value"], 5) for method, one in each.items()}
+    return found
+
+
+def kept_figures(out: Path | None) -> dict[tuple[str, int], dict[str, Any]]:
+    """Return the figures of the runs that a table of this program holds, by run and number of examples."""
+    kept = json.loads(out.read_text(encoding="utf-8"))["runs"] if out is not None and out.exists() else []
+    return {(run["run"], run["examples"]): run for run in kept}
+
+
 def measure(run: Run, work: Path, data: Path | None, *, alone: bool) -> dict[str, Any]:
-    """Return the figures of one run; those that its folder holds are kept, seconds measured alone in place of others."""
+    """Return `own_figures` of one run; those that its folder holds are kept, seconds measured alone in place of others."""
     some, count = SETS[run.data], SETS[run.data].count
     path = run.folder / f"explained-{count}.json"
     figures: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {"methods": []}
@@ -283,19 +310,11 @@ def measure(run: Run, work: Path, data: Path | None, *, alone: bool) -> dict[str
                 method["seconds"] = (time.perf_counter() - begun) / figures["examples"]
         figures["alone"] = True
     path.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
-    return figures
+    return own_figures(run, figures)
 
 
 # Tables ----------------------------------------------------------------------------------------------------------------
 
-MEASURES = (
-    ("alignment_error", "AER, %", 1, 1),
-    ("pointing", "pointing, %", 100, 0),
-    ("comprehensiveness", "comprehensiveness", 1, 2),
-    ("sufficiency", "sufficiency", 1, 2),
-    ("random_weights", "with shuffled weights", 1, 2),
-    ("seconds", "ms per example", 1000, 1),
-)
 COLUMNS = ["data", "model", "figure", *METHODS, RANDOM, GREEDY]
 BEST = [
     *("data", "model", "seeds", "right, %", "known", "weights", "best method", "its figure"),
@@ -311,9 +330,9 @@ def of_model(runs: list[dict[str, Any]]) -> list[tuple[str, str, list[dict[str, 
 
 
 def values(found: list[dict[str, Any]], measure: str, method: str) -> list[float]:
-    """Return the figures of a method in each run that has it."""
-    each = [one[measure] for run in found for one in run["methods"] if one["method"] == method and one[measure] is not None]
-    return [one if measure == "seconds" else one["value"] for one in each]
+    """Return the figures of a method in each run that has it; only seconds measured alone, if there are any."""
+    alone = [run for run in found if run["alone"]]
+    return [run[measure][method] for run in (alone if alone and measure == "seconds" else found) if method in run[measure]]
 
 
 def shown(numbers: list[float], factor: float, digits: int) -> str | None:
@@ -358,15 +377,6 @@ def best_rows(runs: list[dict[str, Any]]) -> list[list[Any]]:
     return rows
 
 
-def own_figures(run: dict[str, Any]) -> dict[str, Any]:
-    """Return the figures of one run, without intervals."""
-    found = {name: run[name] for name in ("data", "model", "seed", "right", "alone")}
-    for name, *_ in MEASURES:
-        each = {method["method"]: values([run], name, method["method"]) for method in run["methods"]}
-        found[name] = {method: round(numbers[0], 5) for method, numbers in each.items() if numbers}
-    return found
-
-
 def write_tables(out: Path | None, runs: list[dict[str, Any]], total: int, updates: int) -> None:
     """Write both tables of the runs so far."""
     counts = ", ".join(f"{each.count} of {TITLES.get(name, name)}" for name, each in SETS.items())
@@ -380,7 +390,7 @@ def write_tables(out: Path | None, runs: list[dict[str, Any]], total: int, updat
         f"`python benchmarks/explain.py`. Right, on {JUDGED} test examples: {right}. Transformers have {updates} updates on reverse and "
         f"dates. {len(runs)} of {total} runs are measured."
     )
-    write(out, COLUMNS, rows_of(runs), note, runs=[own_figures(run) for run in runs])
+    write(out, COLUMNS, rows_of(runs), note, runs=runs)
     write(out and out.with_name(f"{out.stem}_best.json"), BEST, best_rows(runs), best)
 
 
@@ -389,23 +399,23 @@ def main() -> None:
     parser = options(__doc__, seeds=3, updates=2000)
     parser.add_argument("--work", type=Path, required=True, help="folder of the runs")
     parser.add_argument("--data", type=Path, help="folder that holds multi30k and sentclass")
-    parser.add_argument("--sets", nargs="+", choices=list(SETS), default=list(SETS), help="only these")
+    parser.add_argument("--sets", nargs="+", choices=list(SETS), default=list(SETS), help="train and measure only these")
     parser.add_argument("--measured", action="store_true", help="train nothing: only runs that are there")
     parser.add_argument("--alone", action="store_true", help="nothing else runs here: measure seconds that were measured beside other work")
     given = parser.parse_args()
     torch.set_num_threads(1)
-    found: list[dict[str, Any]] = []
-    all_runs = runs_of(given.sets, given.work, given.seeds, given.updates)
-    for run in all_runs:
-        trained = SETS[run.data].models[run.model]
-        if not (run.folder / "model").exists():
-            if given.measured:
-                continue
+    runs, kept = runs_of([*SETS], given.work, given.seeds, given.updates), kept_figures(given.out)
+    found = {run: kept.get((run.folder.name, SETS[run.data].count)) for run in runs}
+    for run in runs:
+        trained, there = SETS[run.data].models[run.model], (run.folder / "model").exists()
+        if run.data not in given.sets or (not there and (given.measured or found[run] is not None)):
+            continue
+        if not there:
             settings = [*trained.settings, f"training.seed={run.seed}", f"training.max_updates={trained.updates or given.updates}"]
             if SETS[run.data].train(settings, run.folder, given.work, given.data).reason == "interrupted":
                 return
-        found.append(measure(run, given.work, given.data, alone=given.alone))
-        write_tables(given.out, found, len(all_runs), given.updates)
+        found[run] = measure(run, given.work, given.data, alone=given.alone)
+        write_tables(given.out, [figures for figures in found.values() if figures is not None], len(runs), given.updates)
         print(run.data, run.model, run.seed, flush=True)
 
 

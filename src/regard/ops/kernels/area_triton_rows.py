@@ -29,16 +29,24 @@ def write_tile(pointer, row, real, x, SIZE: tl.constexpr, PADDED: tl.constexpr):
 
 
 @jit
-def clean_kernel(tensors, stride, coded, SIZE: tl.constexpr, PADDED: tl.constexpr, ROWS: tl.constexpr):
-    """Copy rows, those that are not finite as zeros.
+def taint_of(x):
+    """Return 0 for each row of x (rows, PADDED), NaN for one that is not finite, in float32 also one that a product rounds to infinity."""
+    # A float32 product is made of three in TF32 (11 bits): numbers from 3.402e38 on become infinite there, also under a weight of zero.
+    x = x.to(tl.float32)
+    return tl.sum(tl.where(tl.abs(x) > 3.4e38, float("nan"), x * 0.0), 1)
 
-    tensors: rows (B, H, N, D), clean rows and taint (B, H, N) without gaps: 0, or NaN for a row that is not finite.
+
+@jit
+def clean_kernel(tensors, stride, coded, SIZE: tl.constexpr, PADDED: tl.constexpr, ROWS: tl.constexpr):
+    """Copy rows, tainted ones as zeros.
+
+    tensors: rows (B, H, N, D), clean rows and taint (B, H, N) without gaps, see `taint_of`.
     coded: H, N and the number of rows, see `encode`.
     """
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     real = row < (coded[2] >> 4)
     x = row_tile(tensors[0], stride, row, real, coded, SIZE, PADDED)
-    taint = tl.sum(x.to(tl.float32) * 0.0, 1)
+    taint = taint_of(x)
     write_tile(tensors[1], row, real, tl.where((taint == 0.0)[:, None], x, 0.0), SIZE, PADDED)
     tl.store(tensors[2] + row, taint, mask=real)
 
@@ -58,7 +66,7 @@ def delta_kernel(tensors, stride, coded, SIZE: tl.constexpr, PADDED: tl.constexp
     out = tl.load(tensors[1] + row[:, None] * SIZE + column[None, :], mask=keep, other=0.0)
     delta = tl.sum(grad.to(tl.float32) * out.to(tl.float32), 1)
     if HIDES:
-        taint = tl.sum(grad.to(tl.float32) * 0.0, 1)
+        taint = taint_of(grad)
         write_tile(tensors[4], row, real, tl.where((taint == 0.0)[:, None], grad, 0.0), SIZE, PADDED)
         taint += delta * 0.0
         lse = tl.load(tensors[2] + row, mask=real, other=0.0)
