@@ -12,8 +12,11 @@ from torch import Tensor
 
 import regard
 from regard.errors import ConfigError, DataError
-from regard.explanations import input_times_gradient, integrated_gradients, leave_one_out, replace_one
+from regard.explanations import TranslationBatch, alti, input_times_gradient, integrated_gradients, leave_one_out, replace_one
+from regard.integrations.migrate import convert
+from regard.observe import layer_shares as shares
 from regard.observe.explained import explain_calls
+from regard.observe.layer_shares import layer_shares
 from regard.observe.pretrained import image_records, text_records, watch_image, watch_text
 from regard.observe.pretrained_batch import PretrainedBatch, image_batch, text_batch
 from regard.observe.within import gradient_times_weights, norms_of_values
@@ -219,6 +222,61 @@ def test_replacing_a_token_is_a_loop_over_words(kind: str, tokenizer: Any) -> No
             torch.testing.assert_close(found[:, :, place], whole - torch.stack(each).mean(0).log(), atol=1e-5, rtol=1e-4)
 
 
+def test_alti_is_that_of_the_same_model_of_ours(tokenizer: Any) -> None:
+    model = marian()
+    for name in ("encoder", "decoder"):  # whose positions are sines
+        model.get_submodule(f"model.{name}").embed_positions.load_state_dict(
+            transformers.MarianMTModel(model.config).get_submodule(f"model.{name}").embed_positions.state_dict()
+        )
+    batch = text_batch(model, tokenizer, watch_text(model, tokenizer, (TEXT, "der Hund sat")).inputs)
+    settings = {"num_heads": 3, "activation": batch.model.config.activation_function, "scaled": batch.model.config.scale_embedding}
+    ours = convert(batch.model.state_dict(), "marian", **settings).build().eval()
+    source, target = tokenizer(TEXT, return_tensors="pt")["input_ids"], batch.given["decoder_input_ids"]
+    lengths = torch.tensor([source.shape[1]]), torch.tensor([target.shape[1]])
+    expected = alti(TranslationBatch(ours, source, lengths[0], target, batch.goals, lengths[1]))
+    torch.testing.assert_close(layer_shares(batch), expected[..., : source.shape[1]], atol=1e-4, rtol=1e-3)
+
+
+def near(parts: Tensor, whole: Tensor) -> Tensor:
+    # Ferrando et al. 2022, Eq. 8 and 9, for vectors (T, S, E) and what they are parts of, (T, E).
+    found = (whole.abs().sum(-1, keepdim=True) - (whole[:, None] - parts).abs().sum(-1)).clamp(min=0)
+    return found / found.sum(-1, keepdim=True)
+
+
+def by_hand(batch: PretrainedBatch) -> Tensor:
+    """ALTI of BERT, which norms after the residual connection, and GPT-2, which does before, with their own names."""
+    batch.model.set_attn_implementation("eager")
+    with torch.no_grad():
+        output = batch.output(output_attentions=True, output_hidden_states=True)
+    found = torch.eye(7)
+    for number, (weights, x) in enumerate(zip(output.attentions, output.hidden_states, strict=False)):
+        if hasattr(batch.model, "bert"):
+            layer = batch.model.bert.encoder.layer[number]
+            values, out, norm = layer.attention.self.value(x), layer.attention.output.dense, layer.attention.output.LayerNorm
+            projection, bias = out.weight.T, out.bias
+        else:
+            layer = batch.model.transformer.h[number]
+            values, out, norm = layer.attn.c_attn(layer.ln_1(x)).chunk(3, -1)[2], layer.attn.c_proj, None
+            projection, bias = out.weight, out.bias
+        each = torch.einsum("hts,shd,hde->tse", weights[0], values[0].unflatten(-1, (3, 4)), projection.unflatten(0, (3, 4)))
+        each = each + torch.eye(7)[..., None] * x[0][:, None]
+        whole = each.sum(1) + bias
+        if norm is None:
+            found = near(each, whole) @ found
+            continue
+        scale = norm.weight / (whole.var(-1, unbiased=False, keepdim=True) + norm.eps).sqrt()
+        found = near((each - each.mean(-1, keepdim=True)) * scale[:, None], norm(whole)) @ found
+    return found
+
+
+@pytest.mark.parametrize("kind", ["masked", "decoder"])
+def test_alti_is_that_of_the_layers_by_their_names(kind: str, tokenizer: Any) -> None:
+    batch = batch_of(kind, tokenizer)
+    found = layer_shares(batch)
+    torch.testing.assert_close(found[0], by_hand(batch).detach(), atol=1e-4, rtol=1e-3)
+    assert found.std() > 1e-2
+
+
 BOTH = {"bos_token_id": 2, "eos_token_id": 3, "pad_token_id": 0}
 GROUPED = {
     "vocab_size": 12,
@@ -271,6 +329,24 @@ def test_other_families_have_gradients_of_weights_and_norms_of_values(family: st
     assert found.abs().max() > 1e-4
     if "CausalLM" in family:  # nothing comes from behind
         assert max(norms[0].triu(1).max(), found[0].triu(1).abs().max()) < 1e-6
+    if family == "GPTNeoXForCausalLM":
+        with pytest.raises(ConfigError, match="alti: GPTNeoXForCausalLM does not add what an attention found to what its layer has read"):
+            layer_shares(batch)
+        return
+    rows = layer_shares(batch)
+    assert rows.shape == norms.shape
+    assert rows.min() >= 0
+    if model.config.is_encoder_decoder:  # the rest is the decoder's own
+        assert rows.sum(-1).max() < 0.99
+    else:
+        torch.testing.assert_close(rows.sum(-1), torch.ones(1, 7))
+        assert "CausalLM" not in family or rows[0].triu(1).max() == 0
+
+
+def test_vectors_beyond_the_limit_are_refused(tokenizer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shares, "MOST_NUMBERS", 7 * 7 * 12 - 1)
+    with pytest.raises(ConfigError, match=r"alti: \(1, 3, 7, 7\) weights of BertForMaskedLM make vectors of more than 1 GiB"):
+        layer_shares(batch_of("masked", tokenizer))
 
 
 def test_an_attention_whose_projection_is_out_of_reach_is_named(tokenizer: Any) -> None:
@@ -322,7 +398,7 @@ def test_all_methods_that_can_be_computed_are_maps_of_the_record(kind: str, toke
     states = "target" if kind == "encoder-decoder" else "tokens"
     key = "source" if kind == "encoder-decoder" else "tokens"
     assert found == {
-        **dict.fromkeys(("rollout", "flow", "value-norms", "value-norms-layers"), (states, key)),
+        **dict.fromkeys(("rollout", "flow", "value-norms", "value-norms-layers", "alti"), (states, key)),
         **dict.fromkeys(("input-gradient", "integrated-gradients", "gradient-attention", "leave-one-out", "replace-one"), (rows, key)),
     }
     assert "leave-one-out" in regard.view(model, tokenizer, text, method="leave-one-out").html
@@ -374,7 +450,7 @@ def test_patches_of_an_image_are_explained() -> None:
     (record,) = image_records(model, processor, image, methods=["all"])
     shapes = {each.method: (each.query, each.weights.shape) for each in record.maps if each.method}
     assert shapes["leave-one-out"] == ("label", (1, 1, 9))
-    assert shapes["rollout"] == shapes["value-norms"] == ("patches", (1, 10, 9))
+    assert shapes["rollout"] == shapes["value-norms"] == shapes["alti"] == ("patches", (1, 10, 9))
     assert shapes["gradient-attention"] == ("label", (1, 1, 9))
     assert "replace-one" not in shapes
     with pytest.raises(ConfigError, match="replace-one: the inputs of ViTForImageClassification are patches, not words"):
@@ -386,10 +462,7 @@ def test_patches_of_an_image_are_explained() -> None:
 @pytest.mark.parametrize(
     ("method", "reason"),
     [
-        (
-            "alti",
-            "alti: needs the residual connections and norms of each layer, which BertModel has under names of its own",
-        ),
+        ("alti", "alti: BertModel returns no probabilities to explain"),
         ("value-norms", "value-norms: BertModel returns no probabilities to explain"),
         ("leave-one-area-out", "BertModel attends to single items"),
         ("input-gradient", "BertModel returns no probabilities to explain; load it with a head, such as AutoModelForMaskedLM"),

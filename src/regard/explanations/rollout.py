@@ -175,7 +175,25 @@ def _example_contributions(sublayer: Sublayer, weights: Tensor, mapped: Tensor, 
     if not norm.pre:
         scale = ((states + change).var(-1, unbiased=False) + norm.eps).sqrt()[:, None, None]
         vectors = (vectors - vectors.mean(-1, keepdim=True)) / scale * norm.weight
-    near = (result.abs().sum(-1, keepdim=True) - (result.unsqueeze(1) - vectors).abs().sum(-1)).clamp(min=0)
+    return nearness(result, vectors, allowed)
+
+
+def nearness(result: Tensor, vectors: Tensor, allowed: Tensor) -> Tensor:
+    """Return the shares of vectors in their sum, by how near each is to it: Eq. 8 and 9 of `alti`.
+
+    Args:
+        result: (..., N, E), the sum.
+        vectors: (..., N, M, E).
+        allowed: (..., N, M) bool: vectors that may have a share; they share equally if none is nearer than zero.
+
+    Returns:
+        (..., N, M); rows sum to 1.
+
+    Example:
+        >>> nearness(torch.tensor([[3.0, 1.0]]), torch.tensor([[[3.0, 0.0], [0.0, 1.0]]]), torch.tensor([[True, True]])).tolist()
+        [[0.75, 0.25]]
+    """
+    near = (result.abs().sum(-1, keepdim=True) - (result.unsqueeze(-2) - vectors).abs().sum(-1)).clamp(min=0)
     near = near.masked_fill(~allowed, 0.0)
     total = near.sum(-1, keepdim=True)
     return torch.where(total > 0, near / total.clamp(min=torch.finfo(near.dtype).tiny), allowed / allowed.sum(-1, keepdim=True))

@@ -13,9 +13,10 @@ from regard.errors import ConfigError, listed, shown
 from regard.explanations import METHODS, input_times_gradient, integrated_gradients, leave_one_out, replace_one
 from regard.explanations.flow import maximum_flows
 from regard.explanations.methods import Method
-from regard.explanations.rollout import LayerGraph, compose
+from regard.explanations.rollout import Shares, compose
 from regard.observe.call import AttentionCall
 from regard.observe.images import patch_places
+from regard.observe.layer_shares import layer_graph, layer_shares
 from regard.observe.pretrained_batch import PretrainedBatch
 from regard.observe.recording import Recording
 from regard.observe.within import gradient_times_weights, norms_of_values
@@ -47,7 +48,7 @@ def explain_calls(calls: Sequence[AttentionCall], method: str) -> Tensor:
     split = len(calls) if first is None else max(0, first - 1)
     streams = ["source" if number < split else "target" for number in range(len(calls))]
     queries, keys = calls[-1].weights.shape[2], calls[0].weights.shape[3]
-    sizes, steps = {"source": keys, "target": queries}, list[dict[str, dict[str, Tensor]]]()
+    sizes, steps = {"source": keys, "target": queries}, list[Shares]()
     for call, stream in zip(calls, streams, strict=True):
         weights, other = call.weights.mean(1), "source" if call.kind == "cross" else stream
         if weights.shape[1:] != (sizes[stream], sizes[other]):
@@ -56,12 +57,7 @@ def explain_calls(calls: Sequence[AttentionCall], method: str) -> Tensor:
             )
         half = torch.eye(weights.shape[1]).expand(len(weights), -1, -1) / 2
         steps.append({stream: {stream: half + weights / 2} if other == stream else {stream: half, other: weights / 2}})
-    # After the inputs come the target tokens, which the decoder reads.
-    more = 0 if first is None else queries
-    start = {"source": torch.eye(keys, keys + more).expand(len(calls[0].weights), -1, -1)}
-    if first is not None:
-        start["target"] = torch.eye(keys + more)[keys:].expand(len(calls[0].weights), -1, -1)
-    graph = LayerGraph(start, steps, streams[-1])
+    graph = layer_graph(steps, keys, None if first is None else queries, len(calls[0].weights))
     if method == "rollout":
         return compose(graph)[..., :keys]
     there = [torch.ones(len(calls[0].weights), count, dtype=torch.bool) for count in (keys, queries)]
@@ -118,15 +114,12 @@ def _explain(method: str, seen: Recording, batch: PretrainedBatch | ConfigError)
     # Scores, and whether they belong to states or to outputs.
     if method in ("rollout", "flow"):
         return _of_inputs(explain_calls(seen.maps(), method), seen), True
-    if method == "alti":
-        raise ConfigError(
-            f"{method}: needs the residual connections and norms of each layer, which {seen.model} has under names of its own; take "
-            "value-norms, rollout or leave-one-out"
-        )
     if method == "leave-one-area-out":
         raise ConfigError(f"{method}: {seen.model} attends to single items, not to areas; take leave-one-out")
     if isinstance(batch, ConfigError):
         raise ConfigError(f"{method}: {batch}")
+    if method == "alti":
+        return _of_inputs(layer_shares(batch), seen), True
     if method.startswith("value-norms"):
         return _of_inputs(norms_of_values(batch, every_layer=method.endswith("layers")), seen), True
     if method == "gradient-attention":

@@ -1,4 +1,4 @@
-"""Explanation methods inside the attention of Hugging Face models: gradients of its weights, and norms of the values it sums."""
+"""Explanation methods inside the attention of Hugging Face models: gradients of its weights, and norms of the values that it sums."""
 
 from __future__ import annotations
 
@@ -15,20 +15,33 @@ from regard.observe.pretrained_batch import PretrainedBatch
 
 # Weights of attention in memory at once, for the norms of values.
 MOST_WEIGHTS = 2**24
+# Of an output: what holds weights.
+FIELDS = ("attentions", "encoder_attentions", "decoder_attentions", "cross_attentions")
 
 
-class _Layer(NamedTuple):
-    """Weights (B, H, T, S) of an attention, and its projected output (B, T, E); None where the projection was not found."""
+class Call(NamedTuple):
+    """A module with a weight that has run: its class, its first argument, and its output."""
+
+    kind: str
+    weight: Tensor
+    bias: Tensor | None
+    given: Tensor
+    output: Tensor
+
+
+class Layer(NamedTuple):
+    """Weights (B, H, T, S) of an attention, and the number of the call that projects its output; None where it was not found."""
 
     weights: Tensor
-    output: Tensor | None
+    projection: int | None
 
 
-class _Run(NamedTuple):
-    """Log-probabilities (B, T) of the goals, and the layers that attend to the inputs."""
+class Recorded(NamedTuple):
+    """The output of a model; its layers by the field of the output that holds their weights; calls of modules with a weight, in order."""
 
-    log_probs: Tensor
-    layers: list[_Layer]
+    output: Any
+    layers: dict[str, list[Layer]]
+    calls: list[Call]
 
 
 @outside_inference
@@ -49,14 +62,14 @@ def gradient_times_weights(batch: PretrainedBatch) -> Tensor:
     Raises:
         ConfigError: the model returns no weights.
     """
-    run = _run(batch, "gradient-attention")
-    weights = run.layers[-1].weights
+    run = record(batch, "gradient-attention")
+    weights = last_layers(run)[-1].weights
 
     def shares(total: Tensor, keep: bool) -> Tensor:
         (found,) = torch.autograd.grad(total, weights, retain_graph=keep, allow_unused=True)
         return weights.new_zeros(len(weights), weights.shape[3]) if found is None else (weights * found).sum((1, 2))
 
-    return each_output(run.log_probs, shares).detach()
+    return each_output(batch.log_probs_of(run.output), shares).detach()
 
 
 @outside_inference
@@ -78,54 +91,72 @@ def norms_of_values(batch: PretrainedBatch, *, every_layer: bool = False) -> Ten
     Raises:
         ConfigError: the model returns no weights, or their output is projected in an unknown way.
     """
-    run, found = _run(batch, "value-norms"), list[Tensor]()
-    for layer in run.layers if every_layer else run.layers[-1:]:
-        norms = None if layer.output is None else _norms(layer.weights, layer.output)
-        if norms is None:
-            kind = type(batch.model).__name__
-            raise ConfigError(f"value-norms: no output projection was found behind an attention of {kind}; take gradient-attention")
-        found.append(norms)
+    run, found = record(batch, "value-norms"), list[Tensor]()
+    for layer in last_layers(run) if every_layer else last_layers(run)[-1:]:
+        squares = [part.square().sum(0) for part in added_by_keys(batch, run, layer, "value-norms")]
+        found.append(torch.stack(squares).sum(0).sqrt())
     return torch.stack(found).sum(0)
 
 
-def _norms(weights: Tensor, output: Tensor) -> Tensor | None:
-    """Return the norms; None if the output is something else than the sum of what the keys add, and a bias."""
-    size, squares, rest = output.shape[-1], weights.new_zeros(len(weights), *weights.shape[2:]), list[Tensor]()
-    for entries in torch.arange(size).split(max(1, MOST_WEIGHTS // weights.numel())):
-        chosen = nn.functional.one_hot(entries, size).to(output)[:, None, None].expand(-1, *output.shape)
-        (found,) = torch.autograd.grad(output, weights, chosen, retain_graph=True, is_grads_batched=True)
-        added = (weights * found).sum(2)  # (entries, B, T, S)
-        squares = squares + added.square().sum(0).detach()
-        rest.append((output[..., entries].movedim(-1, 0) - added.sum(-1)).flatten(1).detach())
-    left = torch.cat(rest)
-    return squares.sqrt() if torch.allclose(left, left[:, :1], rtol=1e-3, atol=1e-3 * float(output.detach().abs().max())) else None
+def added_by_keys(batch: PretrainedBatch, run: Recorded, layer: Layer, method: str) -> Iterator[Tensor]:
+    """Return what each key adds to the projected output (B, T, E) of an attention: parts (entries, B, T, S) of all E entries.
+
+    Raises:
+        ConfigError: at the end, if the output is not the sum of what the keys add, and a bias; the message names the method.
+    """
+    rest, output = list[Tensor](), None
+    if layer.projection is not None:
+        output = run.calls[layer.projection].output
+        size = output.shape[-1]
+        for entries in torch.arange(size).split(max(1, MOST_WEIGHTS // layer.weights.numel())):
+            chosen = nn.functional.one_hot(entries, size).to(output)[:, None, None].expand(-1, *output.shape)
+            (found,) = torch.autograd.grad(output, layer.weights, chosen, retain_graph=True, is_grads_batched=True)
+            added = (layer.weights * found).sum(2).detach()
+            rest.append((output[..., entries].movedim(-1, 0).detach() - added.sum(-1)).flatten(1))
+            yield added
+    left = torch.cat(rest) if rest else None
+    if output is None or left is None or not torch.allclose(left, left[:, :1], rtol=1e-3, atol=1e-3 * float(output.detach().abs().max())):
+        kind = type(batch.model).__name__
+        raise ConfigError(f"{method}: no output projection was found behind an attention of {kind}; take gradient-attention")
 
 
-def _run(batch: PretrainedBatch, method: str) -> _Run:
-    kind, seen = type(batch.model).__name__, list[tuple[Tensor, Tensor]]()
-    projected = list[tuple[Tensor, Tensor]]()
+def last_layers(run: Recorded) -> list[Layer]:
+    """Return the layers that attend to the inputs, of an encoder-decoder the cross-attentions."""
+    return run.layers.get("cross_attentions") or run.layers["attentions"]
+
+
+def record(batch: PretrainedBatch, method: str) -> Recorded:
+    """Run a model, with gradients.
+
+    Raises:
+        ConfigError: it returns no weights; the message names the method.
+    """
+    seen, calls = list[tuple[Tensor, Tensor]](), list[Call]()
 
     def after(module: nn.Module, given: tuple[Any, ...], output: Any) -> None:
         if isinstance(output, tuple) and len(output) > 1 and isinstance(output[0], Tensor):
             seen.extend((output[0], part) for part in output[1:] if isinstance(part, Tensor) and part.dim() == 4)
-        weight = getattr(module, "weight", None)
-        if isinstance(output, Tensor) and given and isinstance(weight, Tensor) and weight.dim() == 2:
-            projected.append((given[0], output))
+        weight, bias = getattr(module, "weight", None), getattr(module, "bias", None)
+        if isinstance(output, Tensor) and given and isinstance(given[0], Tensor) and isinstance(weight, Tensor):
+            calls.append(Call(type(module).__name__, weight, bias, given[0], output))
 
     with ExitStack() as hooks, _eager(batch.model), recording(batch.model):
         for module in batch.model.modules():
             hooks.callback(module.register_forward_hook(after).remove)
         output = batch.output(output_attentions=True)
-    layers = list[_Layer]()
-    for weights in getattr(output, "cross_attentions", None) or getattr(output, "attentions", None) or ():
-        inner = next((own for own, found in seen if found is weights), None)
-        if inner is None:
-            break
-        # Some modules leave the output projection to the module around them.
-        layers.append(_Layer(weights, next((after for before, after in projected if before is inner or after is inner), None)))
-    if not layers:
+    layers = dict[str, list[Layer]]()
+    for field in FIELDS:
+        for weights in getattr(output, field, None) or ():
+            inner = next((own for own, found in seen if found is weights), None)
+            if inner is None:
+                break
+            # Some modules leave the output projection to the module around them.
+            near = [number for number, call in enumerate(calls) if call.weight.dim() == 2 and (call.given is inner or call.output is inner)]
+            layers.setdefault(field, []).append(Layer(weights, near[0] if near else None))
+    if not layers.keys() & {"cross_attentions", "attentions"}:
+        kind = type(batch.model).__name__
         raise ConfigError(f"{method}: {kind} returns no attention weights, also with attn_implementation='eager'; take leave-one-out")
-    return _Run(batch.log_probs_of(output), layers)
+    return Recorded(output, layers, calls)
 
 
 @contextmanager
