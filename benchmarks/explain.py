@@ -2,14 +2,14 @@
 
     python benchmarks/explain.py --work FOLDER --out docs/results/explain.json --data DATA [--sets reverse dates ...] [--updates 2000]
     python benchmarks/explain.py --work FOLDER --out docs/results/explain.json --data DATA --measured   only what FOLDER holds, no training
-    python benchmarks/explain.py --work FOLDER --out docs/results/explain.json --data DATA --alone      also measure the seconds again
+    python benchmarks/explain.py --work FOLDER --out docs/results/explain.json --data DATA --alone      also measure the seconds
     python benchmarks/fill_tables.py
 
 Trains small models, and explains test examples by every method. Links are known for the generated sets `reverse` and `dates` (10,000
 pairs), regions for generated scenes (10,000 images of three objects); DATA holds `multi30k` and `sentclass`. All runs of one seed come
-before those of the next. Each run is trained and measured once: what FOLDER or OUT holds is kept, so that machines can take turns. Seconds
-measured alone replace others, in the runs of FOLDER. Both tables are written as each run ends: OUT, and the best methods in a file with
-`_best` in its name.
+before those of the next. Each run is trained and measured once: what FOLDER or OUT holds is kept, so that machines can take turns. The
+table has only seconds measured with `--alone`, in the runs of FOLDER. Both tables are written as each run ends: OUT, and the best methods
+in a file with `_best` in its name.
 """
 
 from __future__ import annotations
@@ -330,9 +330,8 @@ def of_model(runs: list[dict[str, Any]]) -> list[tuple[str, str, list[dict[str, 
 
 
 def values(found: list[dict[str, Any]], measure: str, method: str) -> list[float]:
-    """Return the figures of a method in each run that has it; only seconds measured alone, if there are any."""
-    alone = [run for run in found if run["alone"]]
-    return [run[measure][method] for run in (alone if alone and measure == "seconds" else found) if method in run[measure]]
+    """Return the figures of a method in each run that has it; seconds of a busy machine say nothing."""
+    return [run[measure][method] for run in found if method in run[measure] and (run["alone"] or measure != "seconds")]
 
 
 def shown(numbers: list[float], factor: float, digits: int) -> str | None:
@@ -380,10 +379,11 @@ def best_rows(runs: list[dict[str, Any]]) -> list[list[Any]]:
 def write_tables(out: Path | None, runs: list[dict[str, Any]], total: int, updates: int) -> None:
     """Write both tables of the runs so far."""
     counts = ", ".join(f"{each.count} of {TITLES.get(name, name)}" for name, each in SETS.items())
-    busy = "measured alone" if all(run["alone"] for run in runs) else "measured beside other work"
+    alone = sum(run["alone"] for run in runs)
     note = (
         f"`python benchmarks/explain.py`: test examples per run: {counts}; two outputs of each for the areas. Mean ± standard deviation "
-        f"over the seeds; {len(runs)} of {total} runs are measured. Milliseconds are for all outputs of an example, {busy}. {machine(1)}."
+        f"over the seeds; {len(runs)} of {total} runs are measured. Milliseconds are for all outputs of an example, of {alone} runs "
+        f"measured alone. {machine(1)}."
     )
     right = ", ".join(f"{TITLES.get(name, name)} {each.right}" for name, each in SETS.items())
     best = (
@@ -401,7 +401,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, help="folder that holds multi30k and sentclass")
     parser.add_argument("--sets", nargs="+", choices=list(SETS), default=list(SETS), help="train and measure only these")
     parser.add_argument("--measured", action="store_true", help="train nothing: only runs that are there")
-    parser.add_argument("--alone", action="store_true", help="nothing else runs here: measure seconds that were measured beside other work")
+    parser.add_argument("--alone", action="store_true", help="nothing else runs here: measure the seconds")
     given = parser.parse_args()
     torch.set_num_threads(1)
     runs, kept = runs_of([*SETS], given.work, given.seeds, given.updates), kept_figures(given.out)

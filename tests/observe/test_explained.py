@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -341,6 +342,79 @@ def test_other_families_have_gradients_of_weights_and_norms_of_values(family: st
     else:
         torch.testing.assert_close(rows.sum(-1), torch.ones(1, 7))
         assert "CausalLM" not in family or rows[0].triu(1).max() == 0
+
+
+MIXED: dict[str, dict[str, Any]] = {
+    "DebertaV2ForMaskedLM": {**LAYERS, "conv_kernel_size": 3, "max_position_embeddings": 33},
+    "Lfm2ForCausalLM": {**GROUPED, **BOTH, "layer_types": ["conv", "full_attention"], "max_position_embeddings": 33},
+    "MobileBertForMaskedLM": {
+        **dict.fromkeys(("hidden_size", "embedding_size", "intermediate_size"), 32),
+        **dict.fromkeys(("num_hidden_layers", "num_feedforward_networks"), 2),
+        "num_attention_heads": 4,
+        "intra_bottleneck_size": 16,
+        "max_position_embeddings": 33,
+        "trigram_input": False,
+    },
+}
+
+
+@pytest.mark.parametrize("family", MIXED)
+@pytest.mark.filterwarnings("ignore:Initializing zero-element")  # of MobileBERT
+def test_alti_is_refused_where_more_than_attention_mixes(family: str, tokenizer: Any) -> None:
+    kind = getattr(transformers, family)
+    torch.manual_seed(5)
+    model = kind(kind.config_class(**{"vocab_size": 12, "initializer_range": 0.15, **MIXED[family]})).eval()
+    batch = text_batch(model, tokenizer, watch_text(model, tokenizer, TEXT).inputs)
+    with pytest.raises(ConfigError, match=f"alti: not only attention and residual connections mix positions and layers in {family}"):
+        layer_shares(batch)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_is_refused_with_a_way_out(dtype: torch.dtype, tokenizer: Any) -> None:
+    model = masked().to(dtype)
+    batch = text_batch(model, tokenizer, watch_text(model, tokenizer, TEXT).inputs)
+    for method in (layer_shares, norms_of_values):
+        with pytest.raises(ConfigError, match=r"BertForMaskedLM computes in torch.*, too roughly for this; load it with dtype"):
+            method(batch)
+
+
+def test_the_weights_of_an_encoder_elsewhere_are_named(tokenizer: Any) -> None:
+    config = transformers.BertConfig(vocab_size=12, max_position_embeddings=13, is_decoder=True, add_cross_attention=True, **LAYERS)
+    batch = text_batch(model := noisy(transformers.BertLMHeadModel(config)), tokenizer, watch_text(model, tokenizer, TEXT).inputs)
+    assert layer_shares(batch).shape == (1, 7, 7)
+    read = dataclasses.replace(batch, given={**batch.given, "encoder_hidden_states": torch.randn(1, 5, 12)})
+    with pytest.raises(ConfigError, match="alti: BertLMHeadModel does not return the weights of all layers; take leave-one-out"):
+        layer_shares(read)
+
+
+def test_a_module_around_a_projection_belongs_to_it(tokenizer: Any) -> None:
+    class Around(torch.nn.Module):  # as LoRA's
+        def __init__(self, inner: torch.nn.Linear) -> None:
+            super().__init__()
+            self.inner, self.more, self.weight = inner, torch.nn.Linear(12, 12, bias=False), inner.weight
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.inner(x) + self.more(x)
+
+    model: Any = masked()
+    last = model.bert.encoder.layer[-1].attention.output
+    last.dense = Around(last.dense)
+    batch = text_batch(model, tokenizer, watch_text(model, tokenizer, TEXT).inputs)
+    found = norms_of_values(batch), layer_shares(batch)
+    with torch.no_grad():
+        last.dense.inner.weight += last.dense.more.weight
+    last.dense = last.dense.inner
+    for one, other in zip(found, (norms_of_values(batch), layer_shares(batch)), strict=True):
+        torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-4)
+
+
+def test_a_family_without_a_shift_of_labels_reads_a_given_output(tokenizer: Any) -> None:
+    config = transformers.M2M100Config(vocab_size=12, d_model=12, **SIDES, **BOTH, decoder_start_token_id=3, max_position_embeddings=33)
+    seen = watch_text(model := noisy(transformers.M2M100ForConditionalGeneration(config)), tokenizer, (TEXT, "der Hund sat"))
+    assert seen.inputs["decoder_input_ids"].tolist() == [[3, 10, 11, 6]]
+    model.generation_config.decoder_start_token_id = None
+    with pytest.raises(ConfigError, match="M2M100ForConditionalGeneration: its configuration names no decoder_start_token_id"):
+        watch_text(model, tokenizer, (TEXT, "der Hund sat"))
 
 
 def test_vectors_beyond_the_limit_are_refused(tokenizer: Any, monkeypatch: pytest.MonkeyPatch) -> None:

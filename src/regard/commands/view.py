@@ -136,6 +136,8 @@ def _pretrained(folder: Path, seen: list[str] | list[Path], target: str | None, 
 
     methods, images = check_methods(methods), bool(seen) and isinstance(seen[0], Path)
     model = load_folder(folder)
+    if methods:  # some are differences that half precision cannot hold
+        model.float()
     with progress.stage("Recording attention", unit="examples"):
         return records_of(model, load_processor(folder, images=images), seen, output=target, methods=methods)
 

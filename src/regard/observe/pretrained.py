@@ -258,7 +258,14 @@ def _decoder_inputs(model: Any, tokenizer: Any, inputs: Mapping[str, Tensor], ou
     if not outputs:
         return model.generate(**inputs, do_sample=False, num_beams=1)[:, :-1]
     labels = _on_device(model, tokenizer(text_target=list(outputs), return_tensors="pt", padding=len(outputs) > 1))["input_ids"]
-    return model.prepare_decoder_input_ids_from_labels(labels=labels)
+    prepare, start = (getattr(model, name, None) for name in ("prepare_decoder_input_ids_from_labels", "generation_config"))
+    try:
+        if prepare is not None:
+            return prepare(labels=labels)
+        first = torch.full_like(labels[:, :1], start.decoder_start_token_id)  # type: ignore[union-attr]
+    except (AttributeError, TypeError, ValueError) as error:  # no such number
+        raise ConfigError(f"{type(model).__name__}: its configuration names no decoder_start_token_id; give no output") from error
+    return torch.cat([first, labels[:, :-1]], 1)
 
 
 def _logits(output: Any) -> Tensor | None:

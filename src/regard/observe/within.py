@@ -120,6 +120,14 @@ def added_by_keys(batch: PretrainedBatch, run: Recorded, layer: Layer, method: s
         raise ConfigError(f"{method}: no output projection was found behind an attention of {kind}; take gradient-attention")
 
 
+def call_of(module: nn.Module, given: tuple[Any, ...], output: Any) -> Call | None:
+    """Return a call, if it is one of a module with a weight from a tensor to a tensor."""
+    weight = getattr(module, "weight", None)
+    if isinstance(output, Tensor) and given and isinstance(given[0], Tensor) and isinstance(weight, Tensor):
+        return Call(type(module).__name__, weight, getattr(module, "bias", None), given[0], output)
+    return None
+
+
 def last_layers(run: Recorded) -> list[Layer]:
     """Return the layers that attend to the inputs, of an encoder-decoder the cross-attentions."""
     return run.layers.get("cross_attentions") or run.layers["attentions"]
@@ -131,16 +139,17 @@ def record(batch: PretrainedBatch, method: str) -> Recorded:
     Raises:
         ConfigError: it returns no weights; the message names the method.
     """
-    seen, calls = list[tuple[Tensor, Tensor]](), list[Call]()
+    kind, seen, calls = type(batch.model).__name__, list[tuple[Tensor, Tensor]](), list[Call]()
+    if batch.vectors.dtype in (torch.float16, torch.bfloat16) and method != "gradient-attention":
+        raise ConfigError(f"{method}: {kind} computes in {batch.vectors.dtype}, too roughly for this; load it with dtype=torch.float32")
 
     def after(module: nn.Module, given: tuple[Any, ...], output: Any) -> None:
         if isinstance(output, tuple) and len(output) > 1 and isinstance(output[0], Tensor):
             seen.extend((output[0], part) for part in output[1:] if isinstance(part, Tensor) and part.dim() == 4)
-        weight, bias = getattr(module, "weight", None), getattr(module, "bias", None)
-        if isinstance(output, Tensor) and given and isinstance(given[0], Tensor) and isinstance(weight, Tensor):
-            calls.append(Call(type(module).__name__, weight, bias, given[0], output))
+        if (call := call_of(module, given, output)) is not None:
+            calls.append(call)
 
-    with ExitStack() as hooks, _eager(batch.model), recording(batch.model):
+    with ExitStack() as hooks, eager(batch.model), recording(batch.model):
         for module in batch.model.modules():
             hooks.callback(module.register_forward_hook(after).remove)
         output = batch.output(output_attentions=True)
@@ -148,19 +157,23 @@ def record(batch: PretrainedBatch, method: str) -> Recorded:
     for field in FIELDS:
         for weights in getattr(output, field, None) or ():
             inner = next((own for own, found in seen if found is weights), None)
-            if inner is None:
+            if inner is None:  # a stack is whole, or not there
+                layers.pop(field, None)
                 break
             # Some modules leave the output projection to the module around them.
-            near = [number for number, call in enumerate(calls) if call.weight.dim() == 2 and (call.given is inner or call.output is inner)]
-            layers.setdefault(field, []).append(Layer(weights, near[0] if near else None))
+            maps = [number for number, call in enumerate(calls) if call.weight.dim() == 2]
+            near = [number for number in maps if calls[number].output is inner] or [
+                number for number in maps if calls[number].given is inner
+            ]
+            # The last one: a module around a projection adds to it.
+            layers.setdefault(field, []).append(Layer(weights, near[-1] if near else None))
     if not layers.keys() & {"cross_attentions", "attentions"}:
-        kind = type(batch.model).__name__
         raise ConfigError(f"{method}: {kind} returns no attention weights, also with attn_implementation='eager'; take leave-one-out")
     return Recorded(output, layers, calls)
 
 
 @contextmanager
-def _eager(model: Any) -> Iterator[None]:
+def eager(model: Any) -> Iterator[None]:
     """Let a model compute its weights, which fused kernels do not return."""
     before = getattr(getattr(model, "config", None), "_attn_implementation", None)
     if before in (None, "eager") or not callable(getattr(model, "set_attn_implementation", None)):
