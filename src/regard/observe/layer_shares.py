@@ -113,10 +113,10 @@ def _shares(batch: PretrainedBatch, run: Recorded, layer: Layer, there: _Sum, *,
 def _sum(batch: PretrainedBatch, run: Recorded, layer: Layer) -> _Sum:
     """Find the residual connection around an attention."""
     kind, shape = type(batch.model).__name__, tuple(layer.weights.shape)
-    if layer.weights[:, 0].numel() * batch.vectors.shape[-1] > MOST_NUMBERS:
-        raise ConfigError(f"{METHOD}: {shape} weights of {kind} make vectors of more than 1 GiB, several times; take value-norms")
     if layer.projection is None:
         raise ConfigError(f"{METHOD}: no output projection was found behind an attention of {kind}; take gradient-attention")
+    if layer.weights[:, 0].numel() * run.calls[layer.projection].output.shape[-1] > MOST_NUMBERS:
+        raise ConfigError(f"{METHOD}: {shape} weights of {kind} make vectors of more than 1 GiB, several times; take value-norms")
     found = _added_to(run, layer.projection)
     if found is None:
         raise ConfigError(f"{METHOD}: {kind} does not add what an attention found to what its layer has read; take leave-one-out")
