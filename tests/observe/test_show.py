@@ -263,7 +263,7 @@ def test_the_command_shows_a_folder(
     assert call("view", "--hf", folder, "--text", TEXT, "--method", "rollout", "--map", "encoder.layer.1.attention.self") == 0
     assert capsys.readouterr().out.startswith("encoder.layer.1.attention.self")
     assert call("view", "--hf", folder, "--text", TEXT, "--method", "alti") == 2
-    assert "alti: needs the residual connections and norms" in capsys.readouterr().err
+    assert "alti: BertModel returns no probabilities" in capsys.readouterr().err
     assert call("view", "--hf", folder, "--image", tmp_path / "a.png") == 2
     assert "has a tokenizer and no image processor; give texts, not images" in capsys.readouterr().err
     assert call("view", folder, "--text", TEXT) == 2
