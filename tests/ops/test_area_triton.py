@@ -16,7 +16,6 @@ import sys
 import tempfile
 import traceback
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
@@ -25,7 +24,6 @@ from torch import Tensor
 
 from regard.errors import ShapeError
 from regard.ops.kernels import area_triton
-from tests.ops.error_rule import Errors, assert_rule
 
 triton = pytest.importorskip("triton", reason="the package triton is not installed")
 
@@ -152,45 +150,34 @@ def largest(x: Tensor) -> float:
     return x.abs().max().item() if x.numel() else 0.0
 
 
-def errors(case: Case, seed: int, device: str, neighbour: int) -> dict[str, Errors]:
-    """Return the errors of what both passes compute; a neighbour has all queries and keys a little larger."""
-    (query, key, value), mask, grad = draw(case, seed, device)
-    inputs = query * (1 + neighbour / 64), key * (1 + neighbour / 64), value
+def check_error(case: Case, seed: int = 0, device: str = "cpu") -> None:
+    """The error against float64 is at most twice that of the plain form in the same dtype, three times for gradients."""
+    inputs, mask, grad = draw(case, seed, device)
     allowed = full_mask(case, mask, device)
     found = attend(case, inputs, mask, grad)
     exact, rough = (expected(case, inputs, allowed, grad, dtype) for dtype in (torch.float64, case.dtype))
     assert found["context"].dtype == case.dtype
     assert found["lse"].dtype == torch.float32
-    # Weights are made again from scores and a log-sum-exp in float32, gradients of scores are differences of products: a sum of products
-    # rounds by the size of its products. Where a softmax is saturated, the plain form has neither error.
-    query, key, value, sizes = (x.detach().double().abs() for x in (*inputs, grad))
-    off = 1 + abs(case.scale) * largest((query @ key.transpose(-1, -2))[allowed])
-    terms = {"value": off * largest(sizes)}
-    terms["query"] = off * abs(case.scale) * largest((sizes @ value.transpose(-1, -2))[allowed]) * largest(key)
-    terms["key"] = terms["query"] / max(largest(key), 1e-9) * largest(query)
-    nothing, unseen = ~allowed.any(-1), ~allowed.any(-2)
-    assert largest(found["context"][nothing]) == largest(found["query"][nothing]) == 0.0
-    assert largest(found["key"][unseen]) == largest(found["value"][unseen]) == 0.0
-    told = {}
+    # Weights made again from a log-sum-exp in float32 are off by its rounding; gradients of scores are differences of products. Where a
+    # softmax is saturated, the plain form has neither error.
+    off = 1 + largest(exact["lse"][exact["lse"].isfinite()])
+    terms = {"value": off * largest(grad)}
+    terms["query"] = off * abs(case.scale) * largest((grad.double() @ inputs[2].double().transpose(-1, -2))[allowed]) * largest(inputs[1])
+    terms["key"] = terms["query"] / max(largest(inputs[1]), 1e-9) * largest(inputs[0])
     for name, x in found.items():
         assert x.shape == exact[name].shape
         both = exact[name].isfinite()  # log-sum-exp is -inf where nothing may be attended
         assert torch.equal(both, x.isfinite()), f"{name}: {x}"
+        error, other = (largest((y.double() - exact[name])[both]) for y in (x, rough[name].double()))
         # On few numbers the plain form may be right by luck: a rounding of the largest number met is always allowed, in float32 a few.
         room = torch.finfo(case.dtype).eps * largest(exact[name][both]) * (0.5 if case.dtype in HALVES else 4.0)
         room += torch.finfo(torch.float32).eps * terms.get(name, 0.0)
-        told[name] = Errors(*(largest((y.double() - exact[name])[both]) for y in (x, rough[name].double())), room)
-    return told
-
-
-def check_error(case: Case, seed: int = 0, device: str = "cpu") -> None:
-    """The error against float64 is at most twice that of the plain form in the same dtype, three times for gradients."""
-
-    def of(*names: str) -> Callable[[int], list[Errors]]:
-        return lambda neighbour: [told[name] for told in [errors(case, seed, device, neighbour)] for name in names]
-
-    assert_rule(of("context", "query", "key", "value"), 0, range(1, 9))
-    assert_rule(of("lse"), 0, range(1, 9))
+        bound = (2.0 if name in ("context", "lse") else 3.0) * other + room
+        assert error <= bound, f"{name}: error {error:.3g}, of the plain form {other:.3g}, bound {bound:.3g}"
+    nothing = ~allowed.any(-1)
+    assert largest(found["context"][nothing]) == largest(found["query"][nothing]) == 0.0
+    unseen = ~allowed.any(-2)
+    assert largest(found["key"][unseen]) == largest(found["value"][unseen]) == 0.0
 
 
 def check_hidden(case: Case, seed: int = 0, device: str = "cpu") -> None:
@@ -480,7 +467,6 @@ def outcome(mode: str, what: str) -> dict[str, str]:
     command = [sys.executable, "-X", "faulthandler", "-W", "ignore", __file__, mode, what]
     with tempfile.TemporaryDirectory() as cache:
         chosen = {"TRITON_INTERPRET": "1" if mode == "interpret" else "0", "TRITON_CACHE_DIR": cache, "OMP_NUM_THREADS": "1"}
-        chosen["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])])
         done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, **chosen}, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     return json.loads(done.stdout)
@@ -551,7 +537,7 @@ def test_a_grid_that_does_not_hold_the_items_is_an_error(monkeypatch: pytest.Mon
         area_triton.area_attention_triton(x, x, x, max_area=(2, 2), grid=(2, 2), scale=1.0)
 
 
-# What kernels are compiled for, which takes up to a minute and a half: dtype, area, mask, causal, long. Every two values of two meet.
+# What kernels are compiled for, which takes up to a minute and a half: dtype, area, mask, causal, long. Two values of two meet, except with 2 x 2.
 COMPILED: list[tuple[torch.dtype, int | tuple[int, int], bool, bool, bool]] = [
     (torch.float32, (3, 3), False, False, True),
     (torch.float32, (2, 2), True, True, False),

@@ -60,21 +60,19 @@ def layer_shares(batch: PretrainedBatch) -> Tensor:
     needed = ("encoder_attentions", "decoder_attentions", "cross_attentions") if both else ("attentions",)
     if not all(run.layers.get(field) for field in needed):
         raise ConfigError(f"{METHOD}: {kind} does not return the weights of all layers; take leave-one-out")
-    stacks = [run.layers[field] for field in needed]
-    if any(layer.weights.shape[2] != layer.weights.shape[3] for stack in stacks[:2] for layer in stack):
+    if any(layer.weights.shape[2] != layer.weights.shape[3] for field in needed[:2] for layer in run.layers[field]):
         raise ConfigError(f"{METHOD}: the layers of {kind} attend to fewer places than they have; take leave-one-out")
-    sums = {layer: _sum(batch, run, layer) for stack in stacks for layer in stack}
-    if not _only_paths(batch, run, sorted(sums.values(), key=lambda each: each.projection)):
+    stacks = [[(layer, _sum(batch, run, layer)) for layer in run.layers[field]] for field in needed]
+    if not _only_paths(batch, run, sorted((there for stack in stacks for _, there in stack), key=lambda there: there.projection)):
         raise ConfigError(f"{METHOD}: not only attention and residual connections mix positions and layers in {kind}; take leave-one-out")
-    source = [Shares({"source": {"source": _shares(batch, run, layer, sums[layer], own=True)}}) for layer in stacks[0]]
-    if not both:
-        return compose(layer_graph(source, stacks[0][0].weights.shape[3], None, len(batch.vectors)))
-    steps = source
-    for own, cross in zip(*stacks[1:], strict=True):
-        found = _shares(batch, run, cross, sums[cross], own=False)
-        steps.append({"target": {"target": _shares(batch, run, own, sums[own], own=True)}})
-        steps.append({"target": {"source": found[..., :-1], "target": found[..., -1].diag_embed()}})
-    queries, keys = stacks[2][0].weights.shape[2:]
+    steps = [Shares({"source": {"source": _shares(batch, run, *each, own=True)}}) for each in stacks[0]]
+    keys, queries = stacks[0][0][0].weights.shape[3], None
+    if both:
+        queries = stacks[1][0][0].weights.shape[2]
+        for own, cross in zip(*stacks[1:], strict=True):
+            found = _shares(batch, run, *cross, own=False)
+            steps.append({"target": {"target": _shares(batch, run, *own, own=True)}})
+            steps.append({"target": {"source": found[..., :-1], "target": found[..., -1].diag_embed()}})
     return compose(layer_graph(steps, keys, queries, len(batch.vectors)))[..., :keys]
 
 

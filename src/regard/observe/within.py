@@ -162,9 +162,8 @@ def record(batch: PretrainedBatch, method: str) -> Recorded:
                 break
             # Some modules leave the output projection to the module around them.
             maps = [number for number, call in enumerate(calls) if call.weight.dim() == 2]
-            near = [number for number in maps if calls[number].output is inner] or [
-                number for number in maps if calls[number].given is inner
-            ]
+            near = [number for number in maps if calls[number].output is inner]
+            near = near or [number for number in maps if calls[number].given is inner]
             # The last one: a module around a projection adds to it.
             layers.setdefault(field, []).append(Layer(weights, near[-1] if near else None))
     if not layers.keys() & {"cross_attentions", "attentions"}:
