@@ -537,7 +537,8 @@ def test_a_grid_that_does_not_hold_the_items_is_an_error(monkeypatch: pytest.Mon
         area_triton.area_attention_triton(x, x, x, max_area=(2, 2), grid=(2, 2), scale=1.0)
 
 
-# What kernels are compiled for, which takes up to a minute and a half: dtype, area, mask, causal, long. Two values of two meet, except with 2 x 2.
+# What kernels are compiled for, which takes up to a minute and a half: dtype, area, mask, causal, long. Every two values of two meet, but
+# for some with areas of 2 x 2.
 COMPILED: list[tuple[torch.dtype, int | tuple[int, int], bool, bool, bool]] = [
     (torch.float32, (3, 3), False, False, True),
     (torch.float32, (2, 2), True, True, False),
