@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import copy
+import inspect
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import typer
+from typer.core import TyperCommand
+from typer.models import CommandInfo
 
 from regard.commands.options import Cpus, Device, Gpus, On, Workers, refuse
 from regard.commands.streaming import WORKER
@@ -24,22 +28,44 @@ def with_shared_options(app: typer.Typer) -> Any:
 
     Run it with `obj`, the `Display` for progress.
     """
-    root = typer.main.get_command(app)
-    everywhere, training, lines = _options(_shared), _options(_trains), _options(_answers)
-    waiting: list[tuple[Any, bool]] = [(root, False)]
-    while waiting:
-        command, trains = waiting.pop()
-        trains = trains or command.name in TRAINING
-        if parts := getattr(command, "commands", None):
-            waiting += [(part, trains) for part in parts.values()]
-        else:
-            command.params += [*everywhere, *(training if trains else ())]
-            if command.name in LINES:
-                own = {option.name for option in command.params}  # `evaluate` has --output
-                added = [option for option in lines if option.name not in own]
-                command.params += added
-                command.invoke = _with_batch(command, {option.name for option in lines}, {option.name for option in added})
-    return root
+    return typer.main.get_command(_outlined(app))
+
+
+class Outline(TyperCommand):
+    """The name and the help of a command, which its callback makes: to read the signatures of all takes as long as to import them."""
+
+    def make_context(self, *args: Any, **kwargs: Any) -> Any:
+        """Return the context of the command itself."""
+        return cast(Any, self.callback)().make_context(*args, **kwargs)
+
+
+def _outlined(app: typer.Typer, trains: bool = False) -> typer.Typer:
+    outlined = copy.copy(app)
+    outlined.registered_commands = [_outline(info, trains) for info in app.registered_commands]
+    outlined.registered_groups = []
+    for info in app.registered_groups:
+        group = copy.copy(info)
+        group.typer_instance = _outlined(cast(typer.Typer, info.typer_instance), trains or info.name in TRAINING)
+        outlined.registered_groups.append(group)
+    return outlined
+
+
+def _outline(info: CommandInfo, trains: bool) -> CommandInfo:
+    function = cast(Callable[..., Any], info.callback)
+    name = info.name or function.__name__
+
+    def made() -> Any:
+        command: Any = typer.main.get_command_from_info(info, pretty_exceptions_short=False, rich_markup_mode=None)
+        command.params += [*_options(_shared), *(_options(_trains) if trains or name in TRAINING else ())]
+        if name in LINES:
+            own = {option.name for option in command.params}  # `evaluate` has --output
+            lines = _options(_answers)
+            added = [option for option in lines if option.name not in own]
+            command.params += added
+            command.invoke = _with_batch(command, {option.name for option in lines}, {option.name for option in added})
+        return command
+
+    return CommandInfo(name, cls=Outline, help=inspect.getdoc(function), callback=made)
 
 
 def _with_batch(command: Any, names: set[str], added: set[str]) -> Callable[[Any], Any]:
