@@ -1,28 +1,32 @@
 """What is a second input worth when words of the first are hidden, or the image is another one?
 
-    python benchmarks/two_inputs.py runs/one runs/serial runs/crossed --source test.en --second-source test.fr --target test.de
-    python benchmarks/two_inputs.py runs/image --source test.en --second-source test.images --images FOLDER --target test.de --colours
+    regard compare studies/two_inputs.yaml --data FOLDER --out runs/two_inputs
+    python benchmarks/two_inputs.py studies/two_inputs.yaml --runs runs/two_inputs --data FOLDER --out docs/results/two_inputs.json
+    python benchmarks/fill_tables.py
 
-Translates a test set with each run: as it is, and with 20, 40 and 60 % of the words of the sources hidden (taken away, at least one word of
-each sentence stays; the same words for every run). Runs of images also translate with the image of another sentence and, where they were
-trained to do without (`model.second.drop`), without any; `--colours` hides all colour words, too. Prints a table of BLEU, chrF and exact
-match, and writes it to two_inputs.json in `--out`.
+Translates the test sets of a study with each of its finished runs: as they are, and with 20, 40 and 60 % of the words of the sources hidden
+(taken away, at least one word of each sentence stays; the same words for every run). Runs of images also translate with the image of
+another sentence and, where they were trained to do without (`model.second.drop`), without any; `--colours` hides all colour words, too.
+Writes mean and standard deviation over the seeds of each variant. The file keeps the scores of every run, so a run that is gone is not
+measured again.
 
 `--regions FILE` of `regard generate scene-sentences` adds how often the cell looked at most lies on the object that a word of the output
-speaks of, beside a random cell.
+speaks of, beside a random cell; nothing is hidden then.
 """
 
 from __future__ import annotations
 
 import json
 import random
+import statistics
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from harness import Table, options
+from harness import options, read, versions, write
 
+from regard.config.study import StudyCell, StudyConfig, load_study, study_cells
 from regard.data.lines import read_lines
 from regard.data.parallel import join_inputs
 from regard.data.synthetic.scene_files import read_scenes
@@ -33,6 +37,9 @@ from regard.tasks.captioning_data import derangement
 from regard.tasks.translation_prediction import Translation
 
 SHARES = (0.2, 0.4, 0.6)
+AS_IT_IS = "as it is"
+SCORES = {"BLEU": bleu, "chrF2": chrf, "exact match": exact_match}
+POINTING = ("pointing", "random cell")
 COLOURS = frozenset(
     (
         *("red", "green", "blue", "yellow", "purple", "cyan", "pink", "white", "black", "brown", "orange", "gray", "grey", "tan"),
@@ -60,18 +67,17 @@ def conditions(sources: Sequence[str], seconds: Sequence[str], *, images: bool, 
     def lines(first: Sequence[str], second: Sequence[str]) -> list[str]:
         return [join_inputs(*pair) for pair in zip(first, second, strict=True)] if second else list(first)
 
-    found = {"as it is": lines(sources, seconds)}
-    hidden: dict[str, list[str]] = {}
+    firsts = {AS_IT_IS: list(sources)}
     for share in SHARES:
-        hidden[f"{share:.0%} hidden"] = [hide_words(line, share, f"{number} {share}") for number, line in enumerate(sources)]
+        firsts[f"{share:.0%} hidden"] = [hide_words(line, share, f"{number} {share}") for number, line in enumerate(sources)]
     if colours:
-        hidden["colours hidden"] = [without_colours(line) for line in sources]
-    found |= {name: lines(first, seconds) for name, first in hidden.items()}
+        firsts["colours hidden"] = [without_colours(line) for line in sources]
+    found = {name: lines(first, seconds) for name, first in firsts.items()}
     if images:
         others = [seconds[place] for place in derangement(len(seconds), 1)]
-        found |= {f"{name}, another image": lines(first, others) for name, first in {"as it is": sources, **hidden}.items()}
+        found |= {f"{name}, another image": lines(first, others) for name, first in firsts.items()}
     if images and optional:
-        found |= {f"{name}, no image": lines(first, [""] * len(seconds)) for name, first in {"as it is": sources, **hidden}.items()}
+        found |= {f"{name}, no image": lines(first, [""] * len(seconds)) for name, first in firsts.items()}
     return found
 
 
@@ -98,35 +104,76 @@ def pointing(translator: Translator, found: Sequence[Translation], regions: Path
     return scores.accuracy.value, scores.random_cell.value
 
 
+def measure(run: Path, test: dict[str, str], *, colours: bool, regions: Path | None) -> dict[str, dict[str, float]]:
+    """Return the scores of a run under each condition."""
+    translator = Translator.open(run)
+    config, images = translator.run.config, translator.run.vocabularies.images is not None
+    sources, references = read_lines(test["source"]), read_lines(test["target"])
+    seconds = read_lines(test["second_source"]) if config.second is not None else []
+    translator.use_images(test.get("images") if images else None, names=test.get("second_source"))
+    optional = config.second is not None and config.second.drop > 0
+    scores = {}
+    for name, lines in conditions(sources, seconds, images=images, optional=optional, colours=colours).items():
+        if regions is not None and name != AS_IT_IS:
+            continue
+        looks = images and regions is not None
+        found = translator.translate(lines, need_attention=looks)
+        outputs = [item.text for item in found]
+        scores[name] = {title: score(outputs, references).value for title, score in SCORES.items()}
+        if looks and regions is not None:
+            scores[name] |= dict(zip(POINTING, pointing(translator, found, regions), strict=True))
+    return scores
+
+
+def rows_of(study: StudyConfig, kept: dict[str, dict[str, dict[str, float]]]) -> list[list[Any]]:
+    """Return a row for each data set, variant and condition: mean and standard deviation over the runs."""
+    rows = []
+    for data, there in study.data.items():
+        for name, variant in study.variants.items():
+            cells = [StudyCell(data=data, variant=name, seed=seed) for seed in study.seeds]
+            runs = [kept[cell.name] for cell in cells if cell.name in kept]
+            for condition in runs[0] if runs else ():
+                values = [[run[condition][score] for run in runs if score in run[condition]] for score in (*scores_of(study), *POINTING)]
+                rows.append([there.title or data, variant.title or name, condition, len(runs), *map(shown, values)])
+    return rows
+
+
+def scores_of(study: StudyConfig) -> tuple[str, ...]:
+    """Return the scores that say something: BLEU of two words is 0."""
+    return ("exact match",) if study.metric == "exact match" else ("BLEU", "chrF2")
+
+
+def shown(values: Sequence[float]) -> str | None:
+    """Return the mean and, over two runs or more, the standard deviation."""
+    if not values:
+        return None
+    return f"{statistics.mean(values):.1f}" + (f" ± {statistics.stdev(values):.1f}" if len(values) > 1 else "")
+
+
 def main(given: Sequence[str] | None = None) -> None:
-    """Translate a test set under each condition with each run."""
+    """Translate the test sets of a study under each condition with each run."""
     parser = options(__doc__)
-    parser.add_argument("runs", type=Path, nargs="+")
-    parser.add_argument("--source", type=Path, required=True)
-    parser.add_argument("--target", type=Path, required=True)
-    parser.add_argument("--second-source", type=Path)
-    parser.add_argument("--images", type=Path)
+    parser.add_argument("study", type=Path)
+    parser.add_argument("--scale")
+    parser.add_argument("--runs", type=Path, required=True, help="folder of the study's runs and results")
+    parser.add_argument("--data", type=Path)
     parser.add_argument("--colours", action="store_true")
     parser.add_argument("--regions", type=Path)
     asked = parser.parse_args(given)
-    sources, references = read_lines(asked.source), read_lines(asked.target)
-    seconds = [] if asked.second_source is None else read_lines(asked.second_source)
-    note = f"python benchmarks/two_inputs.py, {asked.source.name}: {len(sources)} sentences"
-    path = None if asked.out is None else asked.out / "two_inputs.json"
-    table = Table(path, ["run", "condition", "BLEU", "chrF2", "exact match", "pointing", "random cell"], note, key=2)
-    for run in asked.runs:
-        translator = Translator.open(run)
-        config, images = translator.run.config, translator.run.vocabularies.images is not None
-        translator.use_images(asked.images if images else None, names=asked.second_source)
-        optional = config.second is not None and config.second.drop > 0
-        own = seconds if config.second is not None else []
-        for name, lines in conditions(sources, own, images=images, optional=optional, colours=asked.colours).items():
-            looks = images and asked.regions is not None and name == "as it is"
-            found = translator.translate(lines, need_attention=looks)
-            outputs = [item.text for item in found]
-            scores: list[Any] = [round(score(outputs, references).value, 2) for score in (bleu, chrf, exact_match)]
-            looked = [round(value, 1) for value in pointing(translator, found, asked.regions)] if looks else [None, None]
-            table.add([run.name, name, *scores, *looked])
+    study = load_study(asked.study, data=asked.data, scale=asked.scale)
+    kept: dict[str, dict[str, dict[str, float]]] = read(asked.out).get("runs", {})
+    cells = study_cells(study)
+    for cell in cells:
+        run = asked.runs / "runs" / cell.name
+        if cell.name in kept or not (run / "model").exists():
+            continue
+        kept[cell.name] = measure(run, study.data[cell.data].test, colours=asked.colours, regions=asked.regions)
+        rows, columns = rows_of(study, kept), ["data", "variant", "input", "runs", *scores_of(study), *POINTING]
+        used = [place for place in range(len(columns)) if any(row[place] is not None for row in rows)]
+        missing = [each.name for each in cells if each.name not in kept]
+        note = f"`python benchmarks/two_inputs.py studies/{asked.study.name}`: mean ± standard deviation over the runs. {versions()}."
+        note += f" Not done: {', '.join(missing)}." if missing else ""
+        write(asked.out, [columns[place] for place in used], [[row[place] for place in used] for row in rows], note, runs=kept)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import re
@@ -16,6 +17,7 @@ import torch
 import typer
 
 from regard.commands import translation
+from regard.config.study import load_study
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "benchmarks"
@@ -180,3 +182,45 @@ def test_every_way_computes_the_same_keys_by_eq_9_over_a_grid(harness: ModuleTyp
         found.append(attend(*inputs).detach())
     for other in found[1:]:
         torch.testing.assert_close(other, found[0])
+
+
+@pytest.fixture
+def two_inputs(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(str(FOLDER))
+    return importlib.import_module("two_inputs")
+
+
+def test_hidden_words_are_a_share_the_same_each_time_and_never_all(two_inputs: ModuleType) -> None:
+    line = "a red _ above a _ circle now and then"
+    found = two_inputs.hide_words(line, 0.4, "1 0.4")
+    assert found == two_inputs.hide_words(line, 0.4, "1 0.4")
+    assert len(found.split()) == 6
+    kept = iter(line.split())
+    assert all(word in kept for word in found.split()), "in their order"
+    assert two_inputs.hide_words("alone", 0.6, "1 0.6") == "alone"
+
+
+def test_conditions_hide_words_of_the_first_input_and_change_the_image(two_inputs: ModuleType) -> None:
+    sources, images = ["a red car", "two dogs run"], ["1.jpg", "2.jpg"]
+    found = two_inputs.conditions(sources, images, images=True, optional=True, colours=True)
+    assert found["as it is"] == ["a red car\t1.jpg", "two dogs run\t2.jpg"]
+    assert found["as it is, another image"] == ["a red car\t2.jpg", "two dogs run\t1.jpg"]
+    assert found["colours hidden, no image"] == ["a car\t", "two dogs run\t"]
+    assert len(found) == 3 * 5
+    assert list(two_inputs.conditions(sources, [], images=False, optional=False, colours=False)) == [
+        "as it is",
+        "20% hidden",
+        "40% hidden",
+        "60% hidden",
+    ]
+
+
+def test_rows_of_two_inputs_are_means_over_the_runs_that_are_done(two_inputs: ModuleType) -> None:
+    study = load_study(ROOT / "studies" / "scene_sentences.yaml", data="data")
+    scores = [{"as it is": {"exact match": value, "pointing": value - 50, "random cell": 15.0}} for value in (90.0, 94.0)]
+    alone = {"as it is": {"exact match": 7.0}}
+    found = two_inputs.rows_of(study, {"both-crossed-1": scores[0], "both-crossed-3": scores[1], "both-sentence-1": alone})
+    assert found == [
+        ["scenes with a sentence", "crossed", "as it is", 2, "92.0 ± 2.8", "42.0 ± 2.8", "15.0 ± 0.0"],
+        ["scenes with a sentence", "the sentence alone", "as it is", 1, "7.0", None, None],
+    ]
