@@ -63,6 +63,6 @@ def test_piece_with_a_near_equal_replacement_goes_before_a_rarer_one_without() -
 
 
 def test_texts_of_many_kinds_train_in_seconds() -> None:
-    begin = time.perf_counter()
+    begin = time.process_time()
     train_unigram(["x" * 1_000_000, "日本語" * 3001, *TEXTS], size=97, specials=["?"])
-    assert time.perf_counter() - begin < 10
+    assert time.process_time() - begin < 10
