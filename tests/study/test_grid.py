@@ -145,6 +145,22 @@ def test_a_study_that_is_done_trains_nothing_and_a_seed_more_is_one_run_a_varian
     assert build_report(more, folder, samples=1).missing == {"letters-none-3": "", "letters-additive-3": ""}
 
 
+def test_runs_of_equal_settings_are_trained_once(tmp_path: Path, data: Path) -> None:
+    once = load_study(written(tmp_path, data, variants=ALONE["variants"]))
+    twice = once.model_copy(update={"data": {"letters": once.data["letters"], "again": once.data["letters"]}})
+    trained: list[tuple[str, bool]] = []
+
+    def train(command: Sequence[str], log: Path) -> float | None:
+        run = Path(command[-1])
+        trained.append((run.name, (run / "model").exists()))
+        return train_here(command, log)
+
+    assert run_study(twice, tmp_path / "out", beside=tmp_path, train=train) == 0
+    assert trained == [("letters-none-1", False), ("again-none-1", True)]
+    found = [json.loads((tmp_path / "out" / "results" / f"{name}.json").read_text()) for name, _ in trained]
+    assert [found[0][key] for key in ("scores", "counts", "curve")] == [found[1][key] for key in ("scores", "counts", "curve")]
+
+
 def test_other_settings_do_not_mix_with_what_is_there(finished: tuple[StudyConfig, Path], tmp_path: Path) -> None:
     study, folder = finished
     other = study.model_copy(update={"settings": {**study.settings, "decoding": {"beam_size": 3}}})

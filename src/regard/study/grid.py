@@ -7,6 +7,7 @@ import json
 import math
 import os
 import shlex
+import shutil
 import signal
 import statistics
 import subprocess
@@ -254,6 +255,7 @@ def _do(study: StudyConfig, folder: Path, cell: StudyCell, config: RunConfig, tr
     path, run, test = folder / CONFIGS / f"{cell.name}.yaml", folder / RUNS / cell.name, study.data[cell.data].test
     write_files({path: dump_config(config).encode()})
     (folder / RUNS).mkdir(exist_ok=True)
+    _take_equal_run(study, folder, cell)
     command = train_command(study, path, run)
     done_before = (run / "log.jsonl").exists() and any(event["event"] == "done" for event in _events(run))
     megabytes = train(command, folder / RUNS / f"{cell.name}.log")
@@ -276,6 +278,19 @@ def _do(study: StudyConfig, folder: Path, cell: StudyCell, config: RunConfig, tr
         "selection": checkpoint_selection(run, test, metric=study.metric)._asdict() if study.checkpoints else None,
         "methods": explained_run(study, cell, run) if study.methods else None,
     }
+
+
+def _take_equal_run(study: StudyConfig, folder: Path, cell: StudyCell) -> None:
+    """Copy a finished run of equal settings, such as that of a variant that leaves out what two data sets differ in."""
+    run, own = folder / RUNS / cell.name, (folder / CONFIGS / f"{cell.name}.yaml").read_bytes()
+    for other in study_cells(study):
+        equal = folder / CONFIGS / f"{other.name}.yaml"
+        if run.exists() or other == cell or not result_file(folder, other).exists() or not equal.exists() or equal.read_bytes() != own:
+            continue
+        if (folder / RUNS / other.name / "model").exists():
+            draft = run.with_name(f".{run.name}.{uuid.uuid4().hex}")
+            shutil.copytree(folder / RUNS / other.name, draft)
+            draft.rename(run)
 
 
 def _kept_megabytes(folder: Path, cell: StudyCell) -> float | None:
