@@ -8,10 +8,11 @@ Translates the test sets of a study with each of its finished runs: as they are,
 (taken away, at least one word of each sentence stays; the same words for every run). Runs of images also translate with the image of
 another sentence and, where they were trained to do without (`model.second.drop`), without any; `--colours` hides all colour words, too.
 Writes mean and standard deviation over the seeds of each variant. The file keeps the scores of every run, so a run that is gone is not
-measured again.
+measured again. `--scales NAME` adds the runs of a scale of the study.
 
 `--regions FILE` of `regard generate scene-sentences` adds how often the cell looked at most lies on the object that a word of the output
-speaks of, beside a random cell; nothing is hidden then.
+speaks of, beside a random cell; nothing is hidden then. A crossed network reads the image in its encoder, too: there it also says how often
+this holds when the decoder's weights are followed through the co-attention.
 """
 
 from __future__ import annotations
@@ -33,13 +34,15 @@ from regard.data.synthetic.scene_files import read_scenes
 from regard.metrics import bleu, chrf, exact_match
 from regard.metrics.pointing import box_region, cell_hits, pointing_accuracy
 from regard.tasks import Translator
+from regard.tasks.attention_records import attention_records
 from regard.tasks.captioning_data import derangement
 from regard.tasks.translation_prediction import Translation
 
 SHARES = (0.2, 0.4, 0.6)
 AS_IT_IS = "as it is"
 SCORES = {"BLEU": bleu, "chrF2": chrf, "exact match": exact_match}
-POINTING = ("pointing", "random cell")
+POINTING, FOLLOWED, RANDOM = "pointing", "pointing, co-attention followed", "random cell"
+LOOKED = (POINTING, FOLLOWED, RANDOM)
 COLOURS = frozenset(
     (
         *("red", "green", "blue", "yellow", "purple", "cyan", "pink", "white", "black", "brown", "orange", "gray", "grey", "tan"),
@@ -81,26 +84,52 @@ def conditions(sources: Sequence[str], seconds: Sequence[str], *, images: bool, 
     return found
 
 
-def pointing(translator: Translator, found: Sequence[Translation], regions: Path) -> tuple[float, float]:
-    """Return how often, in %, the cell of the highest weight lies on the object that a right word speaks of, and so for a random cell."""
-    second = translator.run.config.model.second
-    assert second is not None
-    assert second.image is not None
-    grid, weights, hits = second.image.grid, [], []
-    objects = [json.loads(line)["objects_of_words"] for line in read_lines(regions)]
-    for item, scene, numbers in zip(found, read_scenes(regions), objects, strict=True):
+def decoder_weights(found: Sequence[Translation], grid: tuple[int, int]) -> list[np.ndarray]:
+    """Return the weights of the cells for each word of the outputs, as the decoder attends."""
+    weights = []
+    for item in found:
         attention = item.hypotheses[0].attention
         assert attention is not None
         start = len(item.source.ids) - grid[0] * grid[1]
-        for word, number, row in zip(item.text.split(), numbers, attention, strict=False):
+        weights.append(attention[:, start : start + grid[0] * grid[1]].numpy())
+    return weights
+
+
+def followed_weights(run: Path, lines: Sequence[str]) -> list[np.ndarray]:
+    """Return the weights of the cells for each word of the outputs of a crossed network, through the co-attention of its encoder.
+
+    Attention rollout (Abnar and Zuidema 2020): in each layer of the encoder half a state stays, half is what it attends to. The decoder
+    reads both inputs, each with its contribution.
+    """
+    weights = []
+    for record in attention_records(run, lines):
+        maps = {each.name: np.asarray(each.weights, dtype=np.float64).mean(0) for each in record.maps}
+        encoder, decoder = (1 + sum(name.startswith(part) for name in maps) for part in ("left co-attention", "image, cross"))
+        words, cells = np.zeros_like(maps["right co-attention 1"]), np.eye(maps["right co-attention 1"].shape[1])
+        for layer in range(1, encoder):
+            to_words, to_cells = maps[f"left co-attention {layer}"], maps[f"right co-attention {layer}"]
+            words, cells = (words + to_cells @ cells) / 2, (cells + to_words @ words) / 2
+        found = np.zeros_like(maps["alignment, image"])
+        for layer in range(1, decoder):
+            first, second = maps[f"contribution of each input, cross {layer}"].T[..., None]
+            found += first * (maps[f"first input, cross {layer}"] @ words) + second * (maps[f"image, cross {layer}"] @ cells)
+        weights.append(found)
+    return weights
+
+
+def pointing(weights: Sequence[np.ndarray], outputs: Sequence[str], regions: Path, grid: tuple[int, int]) -> tuple[float, float]:
+    """Return how often, in %, the cell of the highest weight lies on the object that a right word speaks of, and so for a random cell."""
+    rows, hits = [], []
+    objects = [json.loads(line)["objects_of_words"] for line in read_lines(regions)]
+    for text, scene, numbers, each in zip(outputs, read_scenes(regions), objects, weights, strict=True):
+        for word, number, row in zip(text.split(), numbers, each, strict=False):
             if word in scene.objects[number][:2]:
-                weights.append(row[start : start + grid[0] * grid[1]].numpy())
+                rows.append(row)
                 # Boxes in pixels of eight per cell; a hit may be half a cell away.
-                region = box_region([scene.box(number)], grid[0] * 8, grid[1] * 8)
-                hits.append(cell_hits(region, grid, tolerance=4))
-    if not weights:
+                hits.append(cell_hits(box_region([scene.box(number)], grid[0] * 8, grid[1] * 8), grid, tolerance=4))
+    if not rows:
         return float("nan"), float("nan")
-    scores = pointing_accuracy(np.stack(weights), np.stack(hits))
+    scores = pointing_accuracy(np.stack(rows), np.stack(hits))
     return scores.accuracy.value, scores.random_cell.value
 
 
@@ -121,7 +150,13 @@ def measure(run: Path, test: dict[str, str], *, colours: bool, regions: Path | N
         outputs = [item.text for item in found]
         scores[name] = {title: score(outputs, references).value for title, score in SCORES.items()}
         if looks and regions is not None:
-            scores[name] |= dict(zip(POINTING, pointing(translator, found, regions), strict=True))
+            assert config.model.second is not None
+            assert config.model.second.image is not None
+            grid = config.model.second.image.grid
+            looked = pointing(decoder_weights(found, grid), outputs, regions, grid)
+            scores[name] |= {POINTING: looked[0], RANDOM: looked[1]}
+            if config.model.type == "crossed":
+                scores[name][FOLLOWED] = pointing(followed_weights(run, lines), outputs, regions, grid)[0]
     return scores
 
 
@@ -133,7 +168,7 @@ def rows_of(study: StudyConfig, kept: dict[str, dict[str, dict[str, float]]]) ->
             cells = [StudyCell(data=data, variant=name, seed=seed) for seed in study.seeds]
             runs = [kept[cell.name] for cell in cells if cell.name in kept]
             for condition in runs[0] if runs else ():
-                values = [[run[condition][score] for run in runs if score in run[condition]] for score in (*scores_of(study), *POINTING)]
+                values = [[run[condition][score] for run in runs if score in run[condition]] for score in (*scores_of(study), *LOOKED)]
                 rows.append([there.title or data, variant.title or name, condition, len(runs), *map(shown, values)])
     return rows
 
@@ -154,26 +189,32 @@ def main(given: Sequence[str] | None = None) -> None:
     """Translate the test sets of a study under each condition with each run."""
     parser = options(__doc__)
     parser.add_argument("study", type=Path)
-    parser.add_argument("--scale")
-    parser.add_argument("--runs", type=Path, required=True, help="folder of the study's runs and results")
+    parser.add_argument("--runs", type=Path, required=True, help="folder of the study's runs and results; that of a scale: RUNS_SCALE")
+    parser.add_argument("--scales", nargs="*", default=[], help="scales of the study to measure, too")
     parser.add_argument("--data", type=Path)
     parser.add_argument("--colours", action="store_true")
     parser.add_argument("--regions", type=Path)
     asked = parser.parse_args(given)
-    study = load_study(asked.study, data=asked.data, scale=asked.scale)
+    folders = [(None, asked.runs), *((scale, asked.runs.with_name(f"{asked.runs.name}_{scale}")) for scale in asked.scales)]
+    studies = [(load_study(asked.study, data=asked.data, scale=scale), folder) for scale, folder in folders]
     kept: dict[str, dict[str, dict[str, float]]] = read(asked.out).get("runs", {})
-    cells = study_cells(study)
-    for cell in cells:
-        run = asked.runs / "runs" / cell.name
-        if cell.name in kept or not (run / "model").exists():
-            continue
-        kept[cell.name] = measure(run, study.data[cell.data].test, colours=asked.colours, regions=asked.regions)
-        rows, columns = rows_of(study, kept), ["data", "variant", "input", "runs", *scores_of(study), *POINTING]
-        used = [place for place in range(len(columns)) if any(row[place] is not None for row in rows)]
-        missing = [each.name for each in cells if each.name not in kept]
-        note = f"`python benchmarks/two_inputs.py studies/{asked.study.name}`: mean ± standard deviation over the runs. {versions()}."
-        note += f" Not done: {', '.join(missing)}." if missing else ""
-        write(asked.out, [columns[place] for place in used], [[row[place] for place in used] for row in rows], note, runs=kept)
+    for study, folder in studies:
+        for cell in study_cells(study):
+            run = folder / "runs" / cell.name
+            if cell.name not in kept and (run / "model").exists():
+                kept[cell.name] = measure(run, study.data[cell.data].test, colours=asked.colours, regions=asked.regions)
+                write_table(asked.out, [study for study, _ in studies], kept, asked.study.name)
+
+
+def write_table(out: Path | None, studies: Sequence[StudyConfig], kept: dict[str, dict[str, dict[str, float]]], name: str) -> None:
+    """Write the table of the runs so far; columns without a figure are left out."""
+    rows, columns = [row for study in studies for row in rows_of(study, kept)], ["data", "variant", "input", "runs"]
+    columns += [*scores_of(studies[0]), *LOOKED]
+    used = [place for place in range(len(columns)) if any(row[place] is not None for row in rows)]
+    missing = [cell.name for study in studies for cell in study_cells(study) if cell.name not in kept]
+    note = f"`python benchmarks/two_inputs.py studies/{name}`: mean ± standard deviation over the runs. {versions()}."
+    note += f" Not done: {', '.join(missing)}." if missing else ""
+    write(out, [columns[place] for place in used], [[row[place] for place in used] for row in rows], note, runs=kept)
 
 
 if __name__ == "__main__":

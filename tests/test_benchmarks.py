@@ -221,6 +221,23 @@ def test_rows_of_two_inputs_are_means_over_the_runs_that_are_done(two_inputs: Mo
     alone = {"as it is": {"exact match": 7.0}}
     found = two_inputs.rows_of(study, {"both-crossed-1": scores[0], "both-crossed-3": scores[1], "both-sentence-1": alone})
     assert found == [
-        ["scenes with a sentence", "crossed", "as it is", 2, "92.0 ± 2.8", "42.0 ± 2.8", "15.0 ± 0.0"],
-        ["scenes with a sentence", "the sentence alone", "as it is", 1, "7.0", None, None],
+        ["scenes with a sentence", "crossed", "as it is", 2, "92.0 ± 2.8", "42.0 ± 2.8", None, "15.0 ± 0.0"],
+        ["scenes with a sentence", "the sentence alone", "as it is", 1, "7.0", None, None, None],
     ]
+
+
+def test_the_weights_of_a_crossed_network_are_followed_through_its_encoder(two_inputs: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    # One word that saw only the second cell, a decoder that looks at the word and the cells with 3 : 1.
+    maps = {
+        "left co-attention 1": [[[1.0]] * 2],
+        "right co-attention 1": [[[0.0, 1.0]]],
+        "contribution of each input, cross 1": [[[0.75, 0.25]]],
+        "first input, cross 1": [[[1.0]]],
+        "image, cross 1": [[[1.0, 0.0]]],
+        "alignment, image": [[[1.0, 0.0]]],
+    }
+    record = SimpleNamespace(maps=[SimpleNamespace(name=name, weights=weights) for name, weights in maps.items()])
+    monkeypatch.setattr(two_inputs, "attention_records", lambda run, lines: [record])
+    # Half of the word's state is the second cell; half of a cell's state is itself, the other half the word, which held no cell yet.
+    (found,) = two_inputs.followed_weights(Path(), ["any"])
+    assert found.tolist() == [[0.125, 0.375]]
