@@ -203,6 +203,13 @@ def read(path: Path | None) -> dict[str, Any]:
     return json.loads(path.read_text(encoding="utf-8")) if path and path.exists() else {}
 
 
+def not_done(runs: Sequence[str]) -> str:
+    """Return the end of a note on the runs of a study that are missing; "" for none."""
+    if not runs:
+        return ""
+    return f" Not done: {', '.join(runs)}." if len(runs) <= 12 else f" Not done: {len(runs)} runs."
+
+
 def write(path: Path | None, columns: Sequence[str], rows: Sequence[Sequence[Any]], note: str, **more: Any) -> None:
     """Write a table as `fill_tables.py` reads it, with what else belongs to it; without a path nothing."""
     if path is not None:

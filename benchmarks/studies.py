@@ -24,7 +24,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from harness import RESULTS, ROOT, options, read, versions, write
+from harness import RESULTS, ROOT, not_done, options, read, versions, write
 
 from regard.config.study import load_study
 from regard.metrics.seeds import MAX_SEEDS
@@ -46,15 +46,14 @@ def tables(name: str, reports: Path, out: Path) -> None:
     kept = [number for number, column in enumerate(head) if column not in LEFT_OUT and not (one and column == "data")]
     source = report["study"]["source"]
     data = ", ".join(dict.fromkeys(row[0] for row in rows))
-    missing = f" Not done: {', '.join(report['missing'])}." if report["missing"] else ""
     note = (
-        f"`regard compare studies/{name}.yaml`: {data}; {source}.{missing} {versions()}. "
+        f"`regard compare studies/{name}.yaml`: {data}; {source}.{not_done(report['missing'])} {versions()}. "
         f"[Report](results/studies/{name}/report.md), [page](results/studies/{name}/report.html)."
     )
     shown = [[row[number] for number in kept] for row in rows]
     write(out / f"study_{name}.json", [head[number] for number in kept], shown, note, findings=report["findings"])
     ranges = list(dict.fromkeys(words for row in report["rows"] for words in row["by_length"]))
-    if ranges:
+    if ranges and report["study"]["metric"] in (None, "BLEU"):
         lengths = [
             [named[0], named[1], *(round(row["by_length"][words], 1) if words in row["by_length"] else None for words in ranges)]
             for named, row in zip(rows, report["rows"], strict=True)

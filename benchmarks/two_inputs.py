@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from harness import options, read, versions, write
+from harness import not_done, options, read, versions, write
 
 from regard.config.study import StudyCell, StudyConfig, load_study, study_cells
 from regard.data.lines import read_lines
@@ -212,8 +212,7 @@ def write_table(out: Path | None, studies: Sequence[StudyConfig], kept: dict[str
     columns += [*scores_of(studies[0]), *LOOKED]
     used = [place for place in range(len(columns)) if any(row[place] is not None for row in rows)]
     missing = [cell.name for study in studies for cell in study_cells(study) if cell.name not in kept]
-    note = f"`python benchmarks/two_inputs.py studies/{name}`: mean ± standard deviation over the runs. {versions()}."
-    note += f" Not done: {', '.join(missing)}." if missing else ""
+    note = f"`python benchmarks/two_inputs.py studies/{name}`: mean ± standard deviation over the runs.{not_done(missing)} {versions()}."
     write(out, [columns[place] for place in used], [[row[place] for place in used] for row in rows], note, runs=kept)
 
 

@@ -149,14 +149,16 @@ def transformer_translation() -> list[list[str]]:
 
 def two_inputs() -> list[str]:
     """Return the row on two inputs of different kinds."""
-    data, joined, crossed = "scenes with a sentence", "both in one sequence", "crossed"
+    data, own = "scenes with a sentence", "two encoders, parallel"
     evidence("scene_sentences", "the picture is needed", "both", SHOWN)
     for hypothesis in ("crossing is better than joining", "crossing is better than two encoders in series"):
         evidence("scene_sentences", hypothesis, "both", NOT_SHOWN)
-    points = lead("scene_sentences", (data, joined), [(data, crossed)], "pointing")
+    others = ["crossed", "both in one sequence", *(f"two encoders, {kind}" for kind in ("serial", "flat", "hierarchical"))]
+    lead("study_scene_sentences", own, others, "exact match")
+    points = lead("scene_sentences", (data, own), [(data, other) for other in others], "pointing")
     return [
         "a sentence and a picture, neither enough alone",
-        "one sequence of both, or two encoders; crossing is not shown to gain, and its decoder points less often",
+        "two encoders, parallel (`model.second.kind=parallel`); crossing is not shown to gain, and its decoder points less often",
         f"{points:+.0f} points over crossing in how often the decoder looks at the object",
         "[three seeds, generated scenes](studies.md#two-inputs-scenes-with-a-sentence)",
     ]

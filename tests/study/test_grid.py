@@ -145,7 +145,7 @@ def test_a_study_that_is_done_trains_nothing_and_a_seed_more_is_one_run_a_varian
     assert build_report(more, folder, samples=1).missing == {"letters-none-3": "", "letters-additive-3": ""}
 
 
-def test_runs_of_equal_settings_are_trained_once(tmp_path: Path, data: Path) -> None:
+def test_runs_of_equal_settings_are_trained_once(tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     once = load_study(written(tmp_path, data, variants=ALONE["variants"]))
     twice = once.model_copy(update={"data": {"letters": once.data["letters"], "again": once.data["letters"]}})
     trained: list[tuple[str, bool]] = []
@@ -155,9 +155,11 @@ def test_runs_of_equal_settings_are_trained_once(tmp_path: Path, data: Path) -> 
         trained.append((run.name, (run / "model").exists()))
         return train_here(command, log)
 
-    assert run_study(twice, tmp_path / "out", beside=tmp_path, train=train) == 0
+    monkeypatch.chdir(tmp_path)
+    assert run_study(twice, Path("out"), beside=tmp_path, train=train) == 0
     assert trained == [("letters-none-1", False), ("again-none-1", True)]
     found = [json.loads((tmp_path / "out" / "results" / f"{name}.json").read_text()) for name, _ in trained]
+    assert found[0]["command"] == "regard train translation --config out/configs/letters-none-1.yaml --out out/runs/letters-none-1"
     assert [found[0][key] for key in ("scores", "counts", "curve")] == [found[1][key] for key in ("scores", "counts", "curve")]
 
 

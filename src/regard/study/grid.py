@@ -256,7 +256,7 @@ def _do(study: StudyConfig, folder: Path, cell: StudyCell, config: RunConfig, tr
     write_files({path: dump_config(config).encode()})
     (folder / RUNS).mkdir(exist_ok=True)
     _take_equal_run(study, folder, cell)
-    command = train_command(study, path, run)
+    command = train_command(study, _from_here(path), _from_here(run))
     done_before = (run / "log.jsonl").exists() and any(event["event"] == "done" for event in _events(run))
     megabytes = train(command, folder / RUNS / f"{cell.name}.log")
     if changed := difference(tested, TestSets(folder).of(config, test)):
@@ -278,6 +278,11 @@ def _do(study: StudyConfig, folder: Path, cell: StudyCell, config: RunConfig, tr
         "selection": checkpoint_selection(run, test, metric=study.metric)._asdict() if study.checkpoints else None,
         "methods": explained_run(study, cell, run) if study.methods else None,
     }
+
+
+def _from_here(path: Path) -> Path:
+    # The report shows the command: without the names of the folders above.
+    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
 
 
 def _take_equal_run(study: StudyConfig, folder: Path, cell: StudyCell) -> None:
