@@ -64,14 +64,6 @@ def verdicts() -> list[list[str]]:
         ("Areas: no gain shown for sub-words.", "li2018_translation", means, "multi30k", "BLEU", NOT_SHOWN),
         ("Areas with learned features: none shown for characters.", "li2018_characters", learned, "multi30k", "BLEU", NOT_SHOWN),
         ("Crossed co-attention: no gain shown.", "li2019", crossed, "multi30k", "BLEU", NOT_SHOWN),
-        (
-            "Crossing them: no gain shown over one sequence.",
-            "scene_sentences",
-            "crossing is better than joining",
-            "both",
-            "points",
-            NOT_SHOWN,
-        ),
     ]
     return [
         [says, gain(study, hypothesis, data, unit), f"[{evidence(study, hypothesis, data, kinds)}](studies.md#{SECTIONS[study]})"]
