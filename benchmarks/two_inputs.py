@@ -25,12 +25,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from harness import not_done, options, read, versions, write
 
 from regard.config.study import StudyCell, StudyConfig, load_study, study_cells
 from regard.data.lines import read_lines
 from regard.data.parallel import join_inputs
 from regard.data.synthetic.scene_files import read_scenes
+from regard.explanations.rollout import LayerGraph, Shares, compose
 from regard.metrics import bleu, chrf, exact_match
 from regard.metrics.pointing import box_region, cell_hits, pointing_accuracy
 from regard.tasks import Translator
@@ -103,17 +105,22 @@ def followed_weights(run: Path, lines: Sequence[str]) -> list[np.ndarray]:
     """
     weights = []
     for record in attention_records(run, lines):
-        maps = {each.name: np.asarray(each.weights, dtype=np.float64).mean(0) for each in record.maps}
+        maps = {each.name: torch.as_tensor(np.array(each.weights, dtype=np.float64)).mean(0, keepdim=True) for each in record.maps}
         encoder, decoder = (1 + sum(name.startswith(part) for name in maps) for part in ("left co-attention", "image, cross"))
-        words, cells = np.zeros_like(maps["right co-attention 1"]), np.eye(maps["right co-attention 1"].shape[1])
+        count, cells = maps["right co-attention 1"].shape[1:]
+        words, same = torch.eye(count).double() / 2, torch.eye(cells).double() / 2
+        steps: list[Shares] = []
         for layer in range(1, encoder):
-            to_words, to_cells = maps[f"left co-attention {layer}"], maps[f"right co-attention {layer}"]
-            words, cells = (words + to_cells @ cells) / 2, (cells + to_words @ words) / 2
-        found = np.zeros_like(maps["alignment, image"])
+            to_words, to_cells = maps[f"left co-attention {layer}"] / 2, maps[f"right co-attention {layer}"] / 2
+            steps.append({"words": {"words": words, "cells": to_cells}, "cells": {"cells": same, "words": to_words}})
+        reads: dict[str, list[torch.Tensor]] = {"words": [], "cells": []}
         for layer in range(1, decoder):
-            first, second = maps[f"contribution of each input, cross {layer}"].T[..., None]
-            found += first * (maps[f"first input, cross {layer}"] @ words) + second * (maps[f"image, cross {layer}"] @ cells)
-        weights.append(found)
+            shares = maps[f"contribution of each input, cross {layer}"].split(1, -1)
+            for name, share, attended in zip(reads, shares, ("first input", "image"), strict=True):
+                reads[name].append(share * maps[f"{attended}, cross {layer}"])
+        steps.append({"target": {name: torch.stack(each).sum(0) for name, each in reads.items()}})
+        start = {"words": torch.zeros(1, count, cells).double(), "cells": torch.eye(cells).double()[None]}
+        weights.append(compose(LayerGraph(start, steps, "target"))[0].numpy())
     return weights
 
 
