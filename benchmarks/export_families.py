@@ -22,12 +22,13 @@ from typing import Any, NamedTuple
 
 import torch
 from families import Family, families
-from harness import Table, cpu, options, versions
+from harness import Table, options, versions
 from torch import Tensor
 from view_pictures import browser
 
 from regard import ops
 from regard.config import DecodingConfig
+from regard.cores import processor
 from regard.integrations.onnx import OnnxModel, export_run
 from regard.integrations.page_model import export_page
 from regard.models.image_embedding import ImageEmbedding
@@ -247,7 +248,7 @@ def main() -> None:
         return (family for family in found if re.search(arguments.only, f"{family.task} {family.name}"))
 
     if arguments.onnx:
-        note = f"`python benchmarks/export_families.py`: float32 on {cpu()}, batches of 64; {versions('onnxruntime')}."
+        note = f"`python benchmarks/export_families.py`: float32 on {processor()}, batches of 64; {versions('onnxruntime')}."
         table = Table(arguments.onnx, ONNX_COLUMNS, note, key=3)
         for family in chosen(1000):
             for row in onnx_rows(family):

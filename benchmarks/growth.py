@@ -28,7 +28,6 @@ from harness import (
     MEBIBYTE,
     RESULTS,
     Worker,
-    cpu,
     machine,
     median,
     options,
@@ -44,6 +43,7 @@ from harness import (
 
 from regard import ops
 from regard.config import AreaConfig, TrainingConfig, TransformerConfig
+from regard.cores import processor
 from regard.data.batching import SequenceBatch, collate
 from regard.data.vocabulary import BOS, EOS, PAD
 from regard.decoding import DecodingOptions, beam_search, greedy_search
@@ -293,7 +293,7 @@ def main() -> None:
             found = [(count, *measure(arguments.folder, count)) for count in counts]
             results[name] = [{"count": count, "seconds": round(took, 3), "mb": round(most)} for count, took, most in found]
             print(json.dumps(results[name]), flush=True)
-        processors[name] = cpu()
+        processors[name] = processor()
         results["training: pairs"], processors["training: pairs"] = corpus()
         others = {"translate: lines": ("lines", ("up to 1", "0")), "training: pairs": ("pairs to the first update", ("up to 1", "0"))}
         others["training: workers"] = ("workers of one thread", ("-1 to 0", "up to 1"))

@@ -94,18 +94,13 @@ def mean_range(values: Sequence[float]) -> str:
 # Machine and memory ----------------------------------------------------------------------------------------------------
 
 
-def cpu() -> str:
-    """Name the processor."""
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text(encoding="utf-8").splitlines() if info.exists() else []
-    return next((line.split(":")[1].strip() for line in lines if line.startswith("model name")), platform.processor() or platform.machine())
-
-
 def machine(threads: int | None = None, *packages: str, device: str = "cpu") -> str:
     """Describe where figures come from: the processor, the threads, and the versions of torch, Regard and other packages."""
     import torch
 
-    name = torch.cuda.get_device_name() if device == "cuda" else cpu()
+    from regard.cores import processor
+
+    name = torch.cuda.get_device_name() if device == "cuda" else processor()
     threads = torch.get_num_threads() if threads is None else threads
     return f"{name}, {threads} thread{'s' if threads > 1 else ''}, Python {platform.python_version()}, {versions(*packages)}"
 

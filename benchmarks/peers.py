@@ -26,6 +26,8 @@ from typing import Any
 
 import harness
 
+from regard.cores import processor
+
 VOCABULARY = 8000
 BATCH_TOKENS = 4096
 SPECIALS = ("<unk>", "<pad>", "<s>", "</s>")
@@ -292,7 +294,7 @@ def describe(script: str, packages: Mapping[str, str]) -> dict[str, Any]:
     return {
         "date": time.strftime("%Y-%m-%d"),
         "command": " ".join(["python", f"benchmarks/{script}", *words]),
-        "machine": {"cpu": harness.cpu(), "cores": os.cpu_count(), "memory_gib": round(memory, 1), "system": platform.platform(terse=True)},
+        "machine": {"cpu": processor(), "cores": os.cpu_count(), "memory_gib": round(memory, 1), "system": platform.platform(terse=True)},
         "load_before": os.getloadavg()[0],
         "python": platform.python_version(),
         "versions": versions,

@@ -21,6 +21,7 @@ from __future__ import annotations
 import csv
 import shutil
 import tempfile
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -46,8 +47,10 @@ def tables(name: str, reports: Path, out: Path) -> None:
     kept = [number for number, column in enumerate(head) if column not in LEFT_OUT and not (one and column == "data")]
     source = report["study"]["source"]
     data = ", ".join(dict.fromkeys(row[0] for row in rows))
+    known = all(run.get("trained_on") for run in report["runs"])
+    where = f"Trained on {report['trained_on']}, regard {version('regard')}" if known else versions()
     note = (
-        f"`regard compare studies/{name}.yaml`: {data}; {source}.{not_done(report['missing'])} {versions()}. "
+        f"`regard compare studies/{name}.yaml`: {data}; {source}.{not_done(report['missing'])} {where}. "
         f"[Report](results/studies/{name}/report.md), [page](results/studies/{name}/report.html)."
     )
     shown = [[row[number] for number in kept] for row in rows]

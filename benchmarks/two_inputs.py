@@ -20,7 +20,7 @@ from __future__ import annotations
 import json
 import random
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -167,22 +167,25 @@ def measure(run: Path, test: dict[str, str], *, colours: bool, regions: Path | N
     return scores
 
 
-def rows_of(study: StudyConfig, kept: dict[str, dict[str, dict[str, float]]]) -> list[list[Any]]:
-    """Return a row for each data set, variant and condition: mean and standard deviation over the runs."""
-    rows = []
+def table(study: StudyConfig, kept: Mapping[str, Mapping[str, Mapping[str, float]]]) -> list[dict[str, Any]]:
+    """Return a row for each data set, variant and kind of image: mean and standard deviation over the runs, by column."""
+    score, rows = "exact match" if study.metric == "exact match" else "BLEU", list[dict[str, Any]]()
     for data, there in study.data.items():
         for name, variant in study.variants.items():
             cells = [StudyCell(data=data, variant=name, seed=seed) for seed in study.seeds]
             runs = [kept[cell.name] for cell in cells if cell.name in kept]
+            of_image = dict[str, dict[str, Any]]()
             for condition in runs[0] if runs else ():
-                values = [[run[condition][score] for run in runs if score in run[condition]] for score in (*scores_of(study), *LOOKED)]
-                rows.append([there.title or data, variant.title or name, condition, len(runs), *map(shown, values)])
+                words, _, image = condition.partition(", ")
+                start = {"data": there.title or data, "variant": variant.title or name, "image": image or None, "runs": len(runs)}
+                row = of_image.setdefault(image, start)
+                row[score if words == AS_IT_IS else words] = shown([run[condition][score] for run in runs])
+                for title in LOOKED:
+                    row[title] = shown([run[condition][title] for run in runs if title in run[condition]])
+            if len(of_image) > 1:
+                of_image[""]["image"] = "its own"
+            rows += of_image.values()
     return rows
-
-
-def scores_of(study: StudyConfig) -> tuple[str, ...]:
-    """Return the scores that say something: BLEU of two words is 0."""
-    return ("exact match",) if study.metric == "exact match" else ("BLEU", "chrF2")
 
 
 def shown(values: Sequence[float]) -> str | None:
@@ -215,12 +218,15 @@ def main(given: Sequence[str] | None = None) -> None:
 
 def write_table(out: Path | None, studies: Sequence[StudyConfig], kept: dict[str, dict[str, dict[str, float]]], name: str) -> None:
     """Write the table of the runs so far; columns without a figure are left out."""
-    rows, columns = [row for study in studies for row in rows_of(study, kept)], ["data", "variant", "input", "runs"]
-    columns += [*scores_of(studies[0]), *LOOKED]
-    used = [place for place in range(len(columns)) if any(row[place] is not None for row in rows)]
+    rows = [row for study in studies for row in table(study, kept)]
+    columns = [column for column in dict.fromkeys(key for row in rows for key in row) if any(row.get(column) is not None for row in rows)]
+    # As the words are hidden, and where a model looks last.
+    columns.sort(key=lambda column: column in LOOKED)
     missing = [cell.name for study in studies for cell in study_cells(study) if cell.name not in kept]
-    note = f"`python benchmarks/two_inputs.py studies/{name}`: mean ± standard deviation over the runs.{not_done(missing)} {versions()}."
-    write(out, [columns[place] for place in used], [[row[place] for place in used] for row in rows], note, runs=kept)
+    hidden = "; hidden: BLEU without these words of the first input" if any("hidden" in column for column in columns) else ""
+    note = f"`python benchmarks/two_inputs.py studies/{name}`: mean ± standard deviation over the runs{hidden}."
+    note += f"{not_done(missing)} {versions()}."
+    write(out, columns, [[row.get(column) for column in columns] for row in rows], note, runs=kept)
 
 
 if __name__ == "__main__":

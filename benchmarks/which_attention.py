@@ -14,6 +14,9 @@ from statistics import mean
 from typing import Any
 
 from harness import RESULTS, options, read, write
+from two_inputs import SHARES
+
+from regard.metrics.seeds import LEVEL
 
 COUNTS = ("no", "one", "two", "three", "four", "five")
 REGULAR, MEANS, FEATURES = "regular attention", "areas, Eq. 3 and 4", "areas, Eq. 9"
@@ -83,7 +86,16 @@ def unshown(study: str, hypothesis: str, data: str) -> tuple[str, str]:
 
 def rows() -> list[list[str]]:
     """Return the table: use case, recommendation, one number, and a link to its evidence."""
-    return [*recurrent_translation(), *transformer_translation(), two_inputs(), alignments(), *captions(), *sentences(), *language()]
+    return [
+        *recurrent_translation(),
+        *transformer_translation(),
+        *two_languages(),
+        *pictures(),
+        alignments(),
+        *captions(),
+        *sentences(),
+        *language(),
+    ]
 
 
 def recurrent_translation() -> list[list[str]]:
@@ -147,8 +159,56 @@ def transformer_translation() -> list[list[str]]:
     ]
 
 
-def two_inputs() -> list[str]:
-    """Return the row on two inputs of different kinds."""
+def two_languages() -> list[list[str]]:
+    """Return the rows on a sentence in two languages."""
+    data, alone, joined = "Multi30k, English and French to German", "English alone", "both in one sequence"
+    table = read(RESULTS / "study_two_inputs.json")
+    names, (gained, p) = [row[1] for row in table["rows"] if row[0] == data], map(table["columns"].index, ("against one", "p, corrected"))
+    for row in table["rows"]:
+        if row[1] != alone and row[gained].startswith("+") and (row[p].startswith("<") or float(row[p].split()[0]) < LEVEL):
+            raise SystemExit(f"study_two_inputs.json: {row[0]}, {row[1]} gains {row[gained]}, but the page says that none is shown to")
+    best = max((name for name in names if name != alone), key=lambda name: number("study_two_inputs", (data, name), "BLEU"))
+    gain, interval = (value("study_two_inputs", (data, best), column) for column in ("against one", "95 % interval"))
+    for share in SHARES:
+        lead("two_inputs", (data, joined), [(data, name) for name in names if name != joined], f"{share:.0%} hidden")
+    hidden = f"{SHARES[-1]:.0%} hidden"
+    saved = lead("two_inputs", (data, joined), [(data, alone)], hidden)
+    runs = COUNTS[min(value("two_inputs", (data, name), "runs") for name in names)]
+    evidence = f"[{runs} seeds](studies.md#two-inputs-two-languages)"
+    return [
+        [
+            "translation of a sentence in two languages",
+            "one of them; a second is not shown to gain",
+            f"{gain} BLEU by {best}, 95 % interval {interval}",
+            evidence,
+        ],
+        [
+            "the same, with words of one language missing",
+            "both in one sequence (`model.second.kind=joined`)",
+            f"{saved:+.1f} BLEU over the damaged sentence alone, {hidden}",
+            evidence,
+        ],
+    ]
+
+
+def pictures() -> list[list[str]]:
+    """Return the rows on a sentence and a picture."""
+    evidence("image_german", "the photograph helps two encoders in series", "image_en", NOT_SHOWN)
+    row = ("Multi30k in Flickr8k, photograph and English to German", "two encoders, serial")
+    loss, interval = (value("study_image_german", row[1], column) for column in ("against english", "95 % interval"))
+    return [
+        both_needed(),
+        [
+            "translation of a photograph's description, 7,000 pairs",
+            "the sentence alone; the photograph is not shown to help",
+            f"{loss} BLEU by two encoders, 95 % interval {interval}",
+            "[three seeds](studies.md#two-inputs-a-sentence-and-its-photograph)",
+        ],
+    ]
+
+
+def both_needed() -> list[str]:
+    """Return the row on a sentence and a picture that complete each other."""
     data, own = "scenes with a sentence", "two encoders, parallel"
     evidence("scene_sentences", "the picture is needed", "both", SHOWN)
     for hypothesis in ("crossing is better than joining", "crossing is better than two encoders in series"):

@@ -17,7 +17,8 @@ import torch
 import typer
 
 from regard.commands import translation
-from regard.config.study import load_study
+from regard.config import validate
+from regard.config.study import StudyConfig, load_study
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "benchmarks"
@@ -198,6 +199,27 @@ def test_hidden_words_are_a_share_the_same_each_time_and_never_all(two_inputs: M
     kept = iter(line.split())
     assert all(word in kept for word in found.split()), "in their order"
     assert two_inputs.hide_words("alone", 0.6, "1 0.6") == "alone"
+
+
+def test_the_table_of_two_inputs_has_a_column_for_each_share_of_hidden_words_and_a_row_for_each_image(two_inputs: ModuleType) -> None:
+    tree = {"name": "s", "data": {"a": {"test": {"source": "s", "target": "t"}}}, "variants": {"x": {}, "y": {}}, "seeds": [1, 2]}
+    study = validate(tree, "here", kind=StudyConfig)
+    runs = {
+        "a-x-1": {"as it is": {"BLEU": 30.0}, "20% hidden": {"BLEU": 20.0}},
+        "a-x-2": {"as it is": {"BLEU": 32.0}, "20% hidden": {"BLEU": 23.0}},
+        "a-y-1": {"as it is": {"BLEU": 7.0}, "20% hidden": {"BLEU": 5.0}, "as it is, no image": {"BLEU": 3.0}},
+    }
+    assert two_inputs.table(study, runs)[0] == {
+        "data": "a",
+        "variant": "x",
+        "image": None,
+        "runs": 2,
+        "BLEU": "31.0 ± 1.4",
+        "20% hidden": "21.5 ± 2.1",
+        **dict.fromkeys(two_inputs.LOOKED),
+    }
+    found = [(row["image"], row["runs"], row["BLEU"], row.get("20% hidden")) for row in two_inputs.table(study, runs)[1:]]
+    assert found == [("its own", 1, "7.0", "5.0"), ("no image", 1, "3.0", None)]
 
 
 def test_conditions_hide_words_of_the_first_input_and_change_the_image(two_inputs: ModuleType) -> None:

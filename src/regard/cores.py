@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import math
 import os
+import platform
 import re
 import sys
 from pathlib import Path, PurePosixPath
@@ -51,6 +52,18 @@ def quota_cores(groups: Path = _GROUPS, mount: Path = _MOUNT) -> int | None:
             if found := re.match(r"\s*([1-9]\d*)\s+([1-9]\d*)\s*$", of_version_1 if controllers else of_version_2):
                 allowed.append(int(found[1]) / int(found[2]))
     return max(1, math.ceil(min(allowed))) if allowed else None
+
+
+def processor() -> str:
+    """Return the name of the processor, as the system gives it.
+
+    Example:
+        >>> processor() != ""
+        True
+    """
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text(encoding="utf-8").splitlines() if info.exists() else []
+    return next((line.split(":")[1].strip() for line in lines if line.startswith("model name")), platform.processor() or platform.machine())
 
 
 @functools.cache

@@ -370,7 +370,8 @@ def _training_figures(run: Path) -> dict[str, Any]:
     trained = [event for event in events if event["event"] == "train"]
     curve = [{key: event[key] for key in event if key not in ("event", "best")} for event in events if event["event"] == "evaluate"]
     updates = max((event["step"] for event in events), default=0)
-    figures: dict[str, Any] = {"updates": updates, "curve": curve}
+    ended = next((event for event in reversed(events) if event["event"] == "done"), {})
+    figures: dict[str, Any] = {"updates": updates, "curve": curve, "trained_on": ended.get("trained_on")}
     if len(trained) > 1:
         steps = [
             (after["seconds"] - before["seconds"]) / (after["step"] - before["step"])

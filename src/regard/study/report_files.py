@@ -5,11 +5,13 @@ from __future__ import annotations
 import csv
 import html
 import io
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
 from regard.config.base import LOWER_IS_BETTER
 from regard.data.lines import write_files
+from regard.errors import counted
 from regard.metrics.seeds import LEVEL, MAX_SEEDS
 from regard.strict_json import dump_json
 from regard.study.explained import method_table
@@ -173,11 +175,19 @@ def _notes(report: Report) -> list[str]:
             "",
             "Chosen by validation: for each run, the rank on the test set of the checkpoint with the best validation score.",
         ]
+    if found := trained_on(report):
+        notes += ["", f"Trained on: {found}."]
     if report.missing:
         notes += ["", f"Not done: {'; '.join(f'{name} ({why})' if why else name for name, why in report.missing.items())}."]
     if report.unknown:
         notes += ["", f"Their results do not name the test set: {', '.join(report.unknown)}."]
     return notes
+
+
+def trained_on(report: Report) -> str:
+    """Return the devices and versions of PyTorch that trained the runs, as far as they are known, with the number of runs of each."""
+    counts = Counter(run["trained_on"] for run in report.runs if run.get("trained_on"))
+    return "; ".join(f"{name} ({counted(count, 'run')})" for name, count in counts.most_common())
 
 
 def write_report(report: Report, folder: Path, *, style: str | None = None) -> list[Path]:
@@ -213,6 +223,7 @@ def write_report(report: Report, folder: Path, *, style: str | None = None) -> l
         ],
         "runs": report.runs,
         "missing": report.missing,
+        "trained_on": trained_on(report),
     }
     contents = {
         folder / "report.md": markdown(report),

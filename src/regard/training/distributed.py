@@ -18,6 +18,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from regard.cores import processor
 from regard.errors import ConfigError, TrainingError, shown
 
 TIMEOUT = timedelta(minutes=2)
@@ -120,6 +121,17 @@ def choose_device(local_rank: int = 0) -> torch.device:
     if wanted != "cpu" and torch.cuda.is_available():
         return torch.device("cuda", local_rank)
     return torch.device("cpu")
+
+
+def describe_device(device: torch.device) -> str:
+    """Return the name of a device, and the version of PyTorch.
+
+    Example:
+        >>> describe_device(torch.device("cpu")).endswith(f", torch {torch.__version__}")
+        True
+    """
+    name = processor() if device.type == "cpu" else torch.cuda.get_device_name(device)
+    return f"{name}, torch {torch.__version__}"
 
 
 @contextmanager

@@ -35,7 +35,15 @@ from regard.training.checkpoint import (
     save_checkpoint,
     source_files,
 )
-from regard.training.distributed import ProcessGroup, full_parameters, full_tensor, processes, sync_gradients, wrap_distributed
+from regard.training.distributed import (
+    ProcessGroup,
+    describe_device,
+    full_parameters,
+    full_tensor,
+    processes,
+    sync_gradients,
+    wrap_distributed,
+)
 from regard.training.lock import run_lock
 from regard.training.log import RunLog
 from regard.training.micro_batch import backward, choose_workers, describe_workers, micro_batches_of, seed_torch
@@ -471,6 +479,7 @@ class _Loop:
         interrupted = self.job.stop.agreed or None
         if final is not None and interrupted is None:
             self.world.on_main(lambda: export_model(self.folder, final, step=progress.step, config=self.config, run_files=self.run_files))
-        self.log.write("stop" if interrupted else "done", progress.step, {"reason": reason, "weights_sha256": digest})
+        ended = {"reason": reason, "weights_sha256": digest, "trained_on": describe_device(self.world.device)}
+        self.log.write("stop" if interrupted else "done", progress.step, ended)
         model = None if interrupted else self.folder / "model"
         return TrainResult(progress.step, reason, interrupted, self.metrics, progress.best_step, progress.best_value, digest, model)
