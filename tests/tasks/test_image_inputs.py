@@ -11,15 +11,20 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from PIL import Image
 
 from regard.config import dump_config, load_config, validate
+from regard.data.lines import read_lines
 from regard.data.parallel import join_inputs, read_pairs
 from regard.data.vocabulary import EOS, UNK
 from regard.errors import ConfigError, DataError
+from regard.explanations import explain
 from regard.tasks import Translator, generate, train_translation
+from regard.tasks.attention_records import translation_records
+from regard.tasks.explained_examples import batches_of_run, explain_batches, translation_batches
 from regard.tasks.translation_evaluation import evaluate_translation
 from regard.tasks.translation_run import open_translation_run
 from tests.tasks.tiny import ATTENTIVE, MODEL, configuration
@@ -299,3 +304,28 @@ def test_a_record_shows_the_sentence_the_picture_and_how_both_are_read(scenes: P
         assert division[..., 0] == pytest.approx(parts[0], abs=1e-5)
     # A model that is made to produce a target looks at the picture, too.
     assert translator.align_layers(line, "circle red").items["image"] == grid
+
+
+def test_methods_explain_by_words_and_cells(run: Path, scenes: Path) -> None:
+    files = {"target": scenes / "test.target", "second": scenes / "test.images"}
+    found = explain_batches(batches_of_run(run, scenes / "test.source", **files), ["rollout", "leave-one-out"])
+    assert len(found) == 5
+    words = read_lines(scenes / "test.source")[0].split()
+    side = int(CELLS**0.5)
+    assert found[0].inputs == [*words, *(f"{row},{column}" for row in range(1, side + 1) for column in range(1, side + 1))]
+    assert all(table.shape == (len(found[0].outputs), len(words) + CELLS) for table in found[0].scores.values())
+    assert (found[0].scores["leave-one-out"][:, len(words) :] != 0).any()
+
+
+def test_a_page_shows_methods_on_the_sentence_and_on_the_image(run: Path, scenes: Path) -> None:
+    line, text = lines_of(scenes)[0], read_lines(scenes / "test.target")[0]
+    (shown,) = translation_records(run, [line], target=text, methods=["leave-one-out"])
+    (batch,) = translation_batches(open_translation_run(run), [(line, text)])
+    expected = explain(batch.batch, "leave-one-out")[0]
+    end = len(line.split("\t")[0].split()) + 1
+    maps = {each.name: each for each in shown.maps if each.method}
+    assert list(maps) == ["leave-one-out, source", "leave-one-out, image"]
+    rows = len(shown.items["target"])
+    np.testing.assert_allclose(maps["leave-one-out, source"].weights[0], expected[:rows, :end].numpy(), atol=1e-6)
+    np.testing.assert_allclose(maps["leave-one-out, image"].weights[0], expected[:rows, end : end + CELLS].numpy(), atol=1e-6)
+    assert maps["leave-one-out, image"].kind == "image"

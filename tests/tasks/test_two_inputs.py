@@ -11,6 +11,7 @@ from regard.config import load_config
 from regard.data.parallel import join_inputs, read_pairs
 from regard.errors import ConfigError, DataError
 from regard.tasks import Translator, train_translation
+from regard.tasks.explained_examples import batches_of_run, explain_batches
 from regard.tasks.pair_scores import score_pairs
 from regard.tasks.translation_evaluation import evaluate_translation
 from regard.tasks.translation_run import open_translation_run
@@ -243,3 +244,34 @@ def test_evaluation_counts_the_words_of_the_first_input(run: Path, tmp_path: Pat
     assert [row[0] for row in found.by_length] == ["0-8"]
     files = write_pairs(tmp_path) | write_second(tmp_path)
     assert read_pairs(files["source"], files["target"], files["second_source"])[0][0] == LINES[0]
+
+
+def test_methods_explain_by_the_words_of_both_inputs(run: Path, tmp_path: Path) -> None:
+    (tmp_path / "lines").write_text("".join(f"{line}\n" for line in LINES[:3]), encoding="utf-8")
+    found = explain_batches(batches_of_run(run, tmp_path / "lines"), ["weights", "leave-one-out"])
+    own = [item.text for item in Translator.open(run).translate(LINES[:3])]
+    for example, line, text in zip(found, LINES, own, strict=False):
+        assert example.inputs == line.split()
+        assert example.outputs == [*text.split(), "</s>"]
+        assert example.scores["leave-one-out"].shape == (len(example.outputs), len(example.inputs))
+        assert (example.scores["leave-one-out"] != 0).all(1).any()
+    (tmp_path / "texts").write_text("".join(f"{line}\n" for line in TEXTS[:3]), encoding="utf-8")
+    (tmp_path / "second").write_text("".join(f"{line}\n" for line in SECOND[:3]), encoding="utf-8")
+    apart = explain_batches(batches_of_run(run, tmp_path / "texts", second=tmp_path / "second"), ["leave-one-out"])
+    for one, other in zip(found, apart, strict=True):
+        assert one.inputs == other.inputs
+        assert one.scores["leave-one-out"] == pytest.approx(other.scores["leave-one-out"])
+
+
+def test_methods_name_an_input_that_is_missing_or_too_many(run: Path, tmp_path: Path) -> None:
+    (tmp_path / "texts").write_text("ein Hund\nein Haus\n", encoding="utf-8")
+    (tmp_path / "second").write_text("EIN\n", encoding="utf-8")
+    with pytest.raises(DataError, match=r"second: 1 line, .*texts.* 2"):
+        batches_of_run(run, tmp_path / "texts", second=tmp_path / "second")
+    with pytest.raises(DataError, match="the second input is missing"):
+        batches_of_run(run, tmp_path / "texts", target=tmp_path / "texts")
+    one = trained(tmp_path / "one", kind="word")
+    with pytest.raises(ConfigError, match=r"--second-source: .* reads one input"):
+        batches_of_run(one, tmp_path / "texts", second=tmp_path / "second")
+    with pytest.raises(ConfigError, match=r"--images: .* reads no images"):
+        batches_of_run(run, tmp_path / "texts", second=tmp_path / "second", images=tmp_path)

@@ -24,7 +24,6 @@ from regard.commands.options import (
     refuse,
     refuse_overwriting,
 )
-from regard.commands.scoring import pair_columns
 from regard.commands.streaming import WORKER
 from regard.commands.terminal import write_line
 from regard.commands.translation import usable_decoding
@@ -181,7 +180,7 @@ def _translation(run: Path, given: Mapping[str, Any]) -> tuple[dict[str, Any], l
     for opened in filter(None, (translator, other)):
         second = opened.run.config.second
         if given["--second-source"] is None:
-            columns &= {*pair_columns(opened.run.config)}
+            columns &= {*opened.run.config.pair_columns}
             if given["--target"] is not None and second is not None and not second.drop:
                 raise ConfigError(f"--second-source: needed, {opened.run.folder} reads two inputs")
         elif second is None:

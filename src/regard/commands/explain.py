@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from regard.commands.options import LinkUnit, RunFolder, refuse, refuse_overwriting
+from regard.commands.options import ImageFolder, LinkUnit, RunFolder, refuse, refuse_overwriting
 from regard.commands.terminal import write_line
 from regard.errors import ConfigError, counted
 from regard.strict_json import dump_json
@@ -20,6 +20,8 @@ def explain(
     run: RunFolder,
     examples: Annotated[Path | None, typer.Option(help="labelled examples, lines of text, or captions beside their images")] = None,
     source: Annotated[Path | None, typer.Option(help="translation, with --method: sources, or pairs in one .tsv or .jsonl file")] = None,
+    second_source: Annotated[Path | None, typer.Option(help="second inputs, line by line with the sources")] = None,
+    images: ImageFolder = None,
     target: Annotated[Path | None, typer.Option(help="targets, line by line with the sources; without, the run's own")] = None,
     method: Annotated[
         list[str] | None,
@@ -46,9 +48,11 @@ def explain(
     With --method: by one method or all of them, and with --faithfulness how faithful each is to the model. Without: a classifier by its
     attention, that is the most attended words of each label, the overlap of the hops, and whether the attended words decide the label.
     """
-    refuse_overwriting({"--json": json_file, "--output": output}, [run, examples, source, target, faithfulness, links, regions])
+    read = [run, examples, source, second_source, target, faithfulness, links, regions]
+    refuse_overwriting({"--json": json_file, "--output": output}, read)
+    seconds: dict[str, Path | None] = {"--second-source": second_source, "--images": images}
     if not method:
-        given = {"--source": source, "--target": target, "--faithfulness": faithfulness, "--links": links, "--regions": regions}
+        given = {"--source": source, **seconds, "--target": target, "--faithfulness": faithfulness, "--links": links, "--regions": regions}
         refuse(given, "goes with --method NAME, or --method all")
         if examples is None:
             raise ConfigError("--examples: needs a file of labelled examples; other runs need --method")
@@ -57,7 +61,7 @@ def explain(
     refuse({"--output": output}, "not with --method; `regard view RUN --method NAME -o page.html` draws the scores, --json writes them")
     if faithfulness is None:
         refuse({"--links": links, "--regions": regions}, "goes with --faithfulness FILE")
-        _explain(run, _only_one(examples, source), target, method, json_file)
+        _explain(run, _only_one(examples, source), target, (second_source, images), method, json_file)
         return
     refuse({"--examples": examples, "--source": source}, "not with --faithfulness, which names the examples")
     from regard.tasks.explained_examples import batches_of_run
@@ -65,7 +69,7 @@ def explain(
     from regard.tasks.translation_evaluation import read_links
 
     methods = _methods(method)
-    batches = batches_of_run(run, faithfulness, target=target, regions=regions)
+    batches = batches_of_run(run, faithfulness, target=target, second=second_source, images=images, regions=regions)
     known = None if links is None else read_links(links, link_unit)
     table = measure_methods(batches, methods, links=known, outputs=outputs, seed=seed)
     if "all" not in method and (refused := next((each.refused for each in table.methods if each.refused), None)):
@@ -74,11 +78,13 @@ def explain(
     _write(json_file, {"run": str(run), **table.to_json()})
 
 
-def _explain(run: Path, examples: Path, target: Path | None, method: list[str], json_file: Path | None) -> None:
+def _explain(
+    run: Path, examples: Path, target: Path | None, seconds: tuple[Path | None, Path | None], method: list[str], json_file: Path | None
+) -> None:
     from regard.tasks.explained_examples import batches_of_run, describe_example, explain_batches
 
     methods = _methods(method)
-    found = explain_batches(batches_of_run(run, examples, target=target), methods)
+    found = explain_batches(batches_of_run(run, examples, target=target, second=seconds[0], images=seconds[1]), methods)
     for example in found:
         write_line(f"{example.number}: {' '.join(example.inputs)} -> {' '.join(example.outputs)}")
         describe_example(example, write_line)

@@ -16,7 +16,6 @@ from regard.commands.terminal import write_message
 from regard.errors import ConfigError, counted
 
 if TYPE_CHECKING:
-    from regard.config import TranslationConfig
     from regard.tasks.translation_run import TranslationRun
 
 commands = typer.Typer()
@@ -179,12 +178,7 @@ def _pair_chunks(run: TranslationRun, source: Path | None, target: Path | None, 
 def _stream(run: TranslationRun, source: Path, target: Path | None) -> Iterator[tuple[str, str]]:
     from regard.data.parallel import stream_pairs
 
-    return stream_pairs(source, target, columns=pair_columns(run.config), languages=run.config.data.languages)
-
-
-def pair_columns(config: TranslationConfig) -> tuple[int, ...]:
-    """Return the allowed numbers of columns in a line of pairs: source, second input for models with two, and target."""
-    return (2,) if config.second is None else (2, 3) if config.second.drop else (3,)
+    return stream_pairs(source, target, columns=run.config.pair_columns, languages=run.config.data.languages)
 
 
 def _pair_reader(run: TranslationRun, source: Path | None, json_input: bool) -> Any:
@@ -194,7 +188,7 @@ def _pair_reader(run: TranslationRun, source: Path | None, json_input: bool) -> 
         if source is not None:  # a pair already
             return InputItem(line, {})
         *inputs, target = line.split("\t")
-        if len(inputs) + 1 in pair_columns(run.config):
+        if len(inputs) + 1 in run.config.pair_columns:
             return InputItem(("\t".join(inputs), target), {})
         wanted = "two inputs and a target, with tabs between them" if two else "a source, a tab and a target"
         error = f"line {number}: expected {wanted}, found {len(inputs) + 1} column{'s' if inputs else ''}"

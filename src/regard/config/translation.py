@@ -108,6 +108,11 @@ class TranslationConfig(RunConfig):
         """Settings of the second input; None for a model of one input."""
         return self.model.second
 
+    @property
+    def pair_columns(self) -> tuple[int, ...]:
+        """The allowed numbers of columns in a line of pairs: source, second input for models with two, and target."""
+        return (2,) if self.second is None else (2, 3) if self.second.drop else (3,)
+
     @field_validator("model", mode="before")
     @classmethod
     def _completed(cls, model: Any, info: ValidationInfo) -> Any:

@@ -4,6 +4,7 @@ from regard.explanations.attention_based import attention_weights, gradient_time
 from regard.explanations.batches import CaptionBatch, LabelBatch, LanguageBatch, ModelBatch, TranslationBatch
 from regard.explanations.flow import attention_flow
 from regard.explanations.gradients import input_gradients, input_times_gradient, integrated_gradients
+from regard.explanations.input_pairs import TwoInputBatch
 from regard.explanations.methods import METHODS, explain
 from regard.explanations.occlusion import AreaEffects, greedy_order, leave_one_area_out, leave_one_out, replace_one
 from regard.explanations.rollout import alti, attention_rollout
@@ -16,6 +17,7 @@ __all__ = [
     "LanguageBatch",
     "ModelBatch",
     "TranslationBatch",
+    "TwoInputBatch",
     "alti",
     "attention_flow",
     "attention_rollout",

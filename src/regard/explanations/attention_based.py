@@ -14,7 +14,10 @@ from regard.attention.areas import Areas
 from regard.errors import ConfigError
 from regard.explanations.batches import CaptionBatch, LabelBatch, LanguageBatch, ModelBatch, TranslationBatch
 from regard.explanations.gradients import each_output, outside_inference, recording
+from regard.explanations.input_pairs import TwoInputBatch
 from regard.models import CrossedSourceAttention, Decoder, DecoderLayer, SourceAttention
+from regard.models.cross_attention import SourcePairAttention
+from regard.models.rnn_attention import TwoAttentions
 
 
 def attention_weights(batch: ModelBatch) -> Tensor:
@@ -172,17 +175,25 @@ def shown_attentions(batch: ModelBatch, method: str, *, layer: int | None = None
         case _ if isinstance(model.decoder, Decoder):
             chosen = model.decoder.alignment_layer if layer is None else layer
             cross = cast(DecoderLayer, model.decoder.layers[chosen]).cross_attention
+            if isinstance(batch, TwoInputBatch) and isinstance(cross, SourcePairAttention):
+                raise _apart(method)
             if isinstance(cross, CrossedSourceAttention):
                 return [cross.left, cross.right]
             found = cross.attention if isinstance(cross, SourceAttention) else None
         case _:
             found = model.decoder.attention
+            if isinstance(found, TwoAttentions):
+                raise _apart(method)
     if found is None:
         raise ConfigError(f"{method}: {type(model).__name__} has no attention; input gradients and leave-one-out need none")
     areas = getattr(found, "areas", None)
     if isinstance(areas, Areas) and areas.value_mode == "max":
         raise ConfigError(f"{method}: the value of an area is the largest of its items (value_mode max), not their sum")
     return [found]
+
+
+def _apart(method: str) -> ConfigError:
+    return ConfigError(f"{method}: this decoder attends to each of its inputs by itself; take weights, input gradients or leave-one-out")
 
 
 def _read(batch: ModelBatch, attention: nn.Module, method: str) -> _Reading:

@@ -150,8 +150,13 @@ def check_model(model: nn.Module) -> None:
         raise ConfigError(f"explanations: {type(model).__name__} is in training mode, with random dropout; call model.eval()")
 
 
-def _take_away(tokens: Tensor, lengths: Tensor, kept: Tensor) -> tuple[Tensor, Tensor]:
-    """Remove the tokens (B, S) where `kept` is False and close the gaps; return tokens (B, S) and lengths (B,)."""
+def take_away(tokens: Tensor, lengths: Tensor, kept: Tensor) -> tuple[Tensor, Tensor]:
+    """Remove the tokens (B, S) where `kept` is False and close the gaps; return tokens (B, S) and lengths (B,).
+
+    Example:
+        >>> take_away(torch.tensor([[4, 5, 3]]), torch.tensor([3]), torch.tensor([[False, True, True]]))
+        (tensor([[5, 3, 0]]), tensor([2]))
+    """
     there = kept & ops.length_mask(lengths, tokens.shape[1])
     order = (~there).to(torch.uint8).argsort(dim=1, stable=True)
     left = there.sum(1)
@@ -193,7 +198,7 @@ class TranslationBatch(ModelBatch):
     def __post_init__(self) -> None:
         check_model(self.model)
         if isinstance(self.model, TwoInputTransformer | TwoInputRecurrent):
-            raise ConfigError("explanations: a model of two inputs cannot be explained; take its attention (`regard view`)")
+            raise ConfigError(f"explanations: {type(self.model).__name__} reads two inputs; take TwoInputBatch")
 
     @property
     def inputs(self) -> Tensor:
@@ -212,7 +217,7 @@ class TranslationBatch(ModelBatch):
 
     def keep(self, kept: Tensor) -> Self:
         """Remove source tokens and close the gaps."""
-        source, lengths = _take_away(self.source, self.source_lengths, kept | ~self.inputs)
+        source, lengths = take_away(self.source, self.source_lengths, kept | ~self.inputs)
         return replace(self, source=source, source_lengths=lengths)
 
     def embed(self) -> Tensor:
@@ -366,7 +371,7 @@ class LabelBatch(ModelBatch):
     def keep(self, kept: Tensor) -> Self:
         """Remove tokens and close the gaps. A text may lose all of them."""
         sizes = [part.shape[1] for part in self.tokens]
-        left = [_take_away(*part) for part in zip(self.tokens, self.lengths, kept.split(sizes, 1), strict=True)]
+        left = [take_away(*part) for part in zip(self.tokens, self.lengths, kept.split(sizes, 1), strict=True)]
         return replace(self, tokens=[part[0] for part in left], lengths=[part[1] for part in left])
 
     def embed(self) -> Tensor:
@@ -446,7 +451,7 @@ class LanguageBatch(ModelBatch):
     def keep(self, kept: Tensor) -> Self:
         """Remove input tokens; each token is predicted by the state of the last remaining token before it."""
         kept = kept | ~self.inputs
-        read, _ = _take_away(self.read, self.lengths, kept)
+        read, _ = take_away(self.read, self.lengths, kept)
         return replace(self, read=read, places=(kept & self.outputs).cumsum(1) - 1)
 
     def embed(self) -> Tensor:

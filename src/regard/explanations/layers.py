@@ -12,7 +12,17 @@ from torch import Tensor, nn
 from regard.attention import HeadMemory, MultiHeadAttention
 from regard.errors import ConfigError
 from regard.explanations.batches import ModelBatch
-from regard.models import CrossedEncoderLayer, DecoderLayer, EncoderLayer, ResidualNorm, SourceAttention, cross_attend
+from regard.models import (
+    CrossedEncoderLayer,
+    Decoder,
+    DecoderLayer,
+    EncoderLayer,
+    ResidualNorm,
+    SerialDecoderLayer,
+    SourceAttention,
+    TwoEncoders,
+    cross_attend,
+)
 
 SOURCE, SECOND, TARGET = "source", "second", "target"
 """The streams that layers update: source (or first text), its second branch (or text), target."""
@@ -76,6 +86,9 @@ def record_layers(batch: ModelBatch, method: str) -> list[tuple[Sublayer, ...]]:
         >>> [(one.into, one.branches[0].stream) for (one,) in record_layers(TranslationBatch(model, *pair), "rollout")]
         [('source', 'source'), ('target', 'target'), ('target', 'source')]
     """
+    _check_decoder(batch.model, method)
+    encoder = getattr(batch.model, "encoder", None)
+    of_second = {id(module) for module in encoder.second.modules()} if isinstance(encoder, TwoEncoders) else set[int]()
     calls: list[tuple[nn.Module, tuple[Any, ...]]] = []
     with ExitStack() as stack, torch.no_grad():
         for module in batch.model.modules():
@@ -96,13 +109,27 @@ def record_layers(batch: ModelBatch, method: str) -> list[tuple[Sublayer, ...]]:
             times[id(module)] = times.get(id(module), 0) + 1
             match module:
                 case EncoderLayer():
-                    # Both texts pass through the same layers, one after the other.
-                    found.append((_encoder(module, *args, stream=SOURCE if times[id(module)] == 1 else SECOND),))
+                    # Two texts of a classifier pass through the same layers, one after the other.
+                    second = times[id(module)] > 1 or id(module) in of_second
+                    found.append((_encoder(module, *args, stream=SECOND if second else SOURCE),))
                 case CrossedEncoderLayer():
                     found.append(_crossed(module, *args))
                 case DecoderLayer():
                     found += [(each,) for each in _decoder(module, args[0], args[1])]
     return found
+
+
+def _check_decoder(model: Any, method: str) -> None:
+    """Refuse a decoder that reads two encoders in another way than both at once."""
+    if not isinstance(getattr(model, "encoder", None), TwoEncoders) or not isinstance(model.decoder, Decoder):
+        return
+    layer = model.decoder.layers[0]
+    share = getattr(layer.cross_attention, "share", None)
+    if model.encoder.flat or isinstance(layer, SerialDecoderLayer) or share is not None:
+        raise ConfigError(
+            f"{method}: not for a decoder that reads two encoders in series, as one source or under a third attention; take weights, "
+            "gradients or leave-one-out"
+        )
 
 
 def _encoder(layer: EncoderLayer, states: Tensor, key_mask: Tensor | None, *, stream: str) -> Sublayer:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Literal, get_args
 
+import torch.nn.functional as F
 from torch import Tensor
 
 from regard.errors import ConfigError, listed, shown
@@ -11,6 +12,7 @@ from regard.explanations.attention_based import attention_weights, gradient_time
 from regard.explanations.batches import CaptionBatch, ModelBatch, TranslationBatch
 from regard.explanations.flow import attention_flow
 from regard.explanations.gradients import input_times_gradient, integrated_gradients
+from regard.explanations.input_pairs import TwoInputBatch
 from regard.explanations.occlusion import leave_one_area_out, leave_one_out, replace_one
 from regard.explanations.rollout import alti, attention_rollout
 
@@ -87,11 +89,14 @@ def explain(batch: ModelBatch, method: Method) -> Tensor:
             found = replace_one(batch)
         case _:
             raise ConfigError(f"method {shown(method)}: expected one of {listed(METHODS)}")
-    return found * batch.inputs.unsqueeze(1)
+    # A joined source ends where its longest row does.
+    return F.pad(found, (0, size - found.shape[-1])) * batch.inputs.unsqueeze(1)
 
 
 def _areas_left_out(batch: ModelBatch) -> Tensor:
     areas = None
+    if isinstance(batch, TwoInputBatch):
+        raise ConfigError("leave-one-area-out: an area has no meaning across two inputs; take leave-one-out")
     if isinstance(batch, TranslationBatch | CaptionBatch):
         areas = getattr(shown_attentions(batch, "leave-one-area-out")[0], "areas", None)
     if areas is None:

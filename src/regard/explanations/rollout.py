@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -13,6 +14,7 @@ from regard.attention.areas import Areas
 from regard.errors import ConfigError
 from regard.explanations.attention_based import attention_weights, mapped_values
 from regard.explanations.batches import LabelBatch, ModelBatch
+from regard.explanations.input_pairs import TwoInputBatch
 from regard.explanations.layers import SECOND, SOURCE, TARGET, Sublayer, record_layers
 from regard.models.cross_attention import mean_head_weights
 
@@ -146,7 +148,8 @@ def contributions(sublayer: Sublayer) -> dict[str, Tensor]:
     """
     if sublayer.mapped:
         raise ConfigError(
-            "ALTI: a crossed decoder sends what each attention found through a feed-forward before they are joined; it is no sum of inputs"
+            "ALTI: a decoder with two attentions is no sum of inputs; a crossed one sends what each found through a feed-forward before "
+            "they are joined"
         )
     (branch,) = sublayer.branches
     areas = branch.attention.areas
@@ -201,7 +204,10 @@ def nearness(result: Tensor, vectors: Tensor, allowed: Tensor) -> Tensor:
 
 def _graph(batch: ModelBatch, method: str, shares: Callable[[Sublayer], dict[str, Tensor]]) -> LayerGraph:
     layers = record_layers(batch, method)
-    sizes = {sublayer.into: sublayer.states.shape[1] for together in layers for sublayer in together}
+    sizes = dict[str, int]()
+    for sublayer in itertools.chain.from_iterable(layers):
+        sizes[sublayer.into] = sublayer.states.shape[1]
+        sizes |= {branch.stream: branch.values.shape[2] for branch in sublayer.branches}
     steps: list[Shares] = [{sublayer.into: shares(sublayer) for sublayer in together} for together in layers]
     inputs = batch.inputs
     if isinstance(batch, LabelBatch):
@@ -213,7 +219,10 @@ def _graph(batch: ModelBatch, method: str, shares: Callable[[Sublayer], dict[str
         start = {name: _places(inputs, sizes[name], sum(widths[:i]), widths[i]) for i, name in enumerate(names)}
         return LayerGraph(start, [*steps, {LABEL: pooled}], LABEL)
     count, target = inputs.shape[1], sizes[TARGET]
-    start = {name: F.pad(_places(inputs, count, 0, count), (0, target)) for name in (SOURCE, SECOND)}
+    if isinstance(batch, TwoInputBatch):
+        start = {name: F.pad(part, (0, target)) for name, part in _places_of_two(batch, sizes).items()}
+    else:
+        start = {name: F.pad(_places(inputs, count, 0, count), (0, target)) for name in (SOURCE, SECOND)}
     start[TARGET] = F.pad(torch.eye(target, device=inputs.device), (count, 0)).expand(len(inputs), -1, -1)
     return LayerGraph(start, steps, TARGET)
 
@@ -223,3 +232,12 @@ def _places(inputs: Tensor, size: int, first: int, width: int) -> Tensor:
     found = torch.zeros(size, inputs.shape[1], device=inputs.device)
     found[:width, first : first + width] = torch.eye(width, device=inputs.device)
     return found.expand(len(inputs), -1, -1)
+
+
+def _places_of_two(batch: TwoInputBatch, sizes: Mapping[str, int]) -> dict[str, Tensor]:
+    # Position i of each stream of two inputs, by its column in the row of both.
+    count, ends = batch.inputs.shape[1], batch.split.first_lengths.unsqueeze(1)
+    places = {name: torch.arange(sizes[name], device=ends.device).expand(len(ends), -1) for name in (SOURCE, SECOND) if name in sizes}
+    if SECOND in places:
+        places[SECOND] = (places[SECOND] + ends).clamp(max=count - 1)
+    return {name: F.one_hot(columns, count).float() for name, columns in places.items()}

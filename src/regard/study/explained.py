@@ -21,7 +21,7 @@ from regard.tasks.classification_run import open_sentence_run
 from regard.tasks.explained_examples import ExplainedBatch, caption_batches, label_batches, language_batches, translation_batches
 from regard.tasks.language_training import open_language_run
 from regard.tasks.method_faithfulness import measure_methods
-from regard.tasks.translation_run import open_translation_run
+from regard.tasks.translation_prediction import Translator
 
 ALL = "all"
 FIGURES = {
@@ -90,8 +90,9 @@ def explained_as(study: StudyConfig) -> list[Any]:
 def _batches(task: str, run: Path, test: Mapping[str, str], count: int) -> list[ExplainedBatch]:
     match task:
         case "translation":
-            opened = open_translation_run(run)
-            return translation_batches(opened, pairs_of(opened.config, test)[:count])
+            opened = Translator.open(run)
+            opened.use_images(None, names=test.get("second_source"))
+            return translation_batches(opened.run, pairs_of(opened.run.config, test)[:count])
         case "captioning":
             images = read_captions(test["captions"], test.get("images"), split=test.get("split"))
             return caption_batches(open_caption_run(run), images[:count])

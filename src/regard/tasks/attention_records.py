@@ -132,7 +132,7 @@ def translation_records(
         found = [translator.align_layers(lines[0], target)]
         if found[0] is not None and methods:
             (pair,) = translation_batches(translator.run, [(lines[0], target)])
-            found = [add_methods(found[0], pair.batch, methods, query="target", keys=["source"], kind="alignment")]
+            found = [add_methods(found[0], pair.batch, methods, query="target", keys=_read_items(found[0]), kind="alignment")]
     else:
         decoding = with_options(translator.run.config.decoding, {"beam_size": beam_size})
         translations = translator.translate(lines, decoding=decoding, n_best=decoding.beam_size, need_attention=True)
@@ -158,7 +158,12 @@ def explained_translation(
     """Add what methods of explanation say to the record of a translation; see `add_methods`."""
     target = [token for token in translation.hypotheses[0].tokens if token != EOS]
     batch = pair_batch(run, [list(translation.source.ids)], [target])
-    return add_methods(record, batch, methods, query="target", keys=["source"], kind="alignment")
+    return add_methods(record, batch, methods, query="target", keys=_read_items(record), kind="alignment")
+
+
+def _read_items(record: AttentionRecord) -> list[str]:
+    # Two texts are one source, with the end of the first between them; an image is apart.
+    return [name for name in ("source", "image") if name in record.items]
 
 
 def side_by_side(

@@ -16,11 +16,11 @@ from regard.data.batching import collate
 from regard.data.captions import CaptionSet, read_captions
 from regard.data.labelled import pad_tokens
 from regard.data.lines import read_lines
-from regard.data.parallel import SentencePair, read_pairs
+from regard.data.parallel import SentencePair, join_inputs, read_pairs, unequal_lines
 from regard.data.running_text import pad_rows
 from regard.data.vocabulary import BOS, EOS, TokenizedText
 from regard.errors import ConfigError, DataError, counted
-from regard.explanations import CaptionBatch, LabelBatch, LanguageBatch, ModelBatch, TranslationBatch, explain
+from regard.explanations import CaptionBatch, LabelBatch, LanguageBatch, ModelBatch, TranslationBatch, TwoInputBatch, explain
 from regard.explanations.methods import Method
 from regard.metrics.alignment import Links, links_from_weights
 from regard.metrics.pointing import box_region, cell_hits
@@ -32,7 +32,7 @@ from regard.tasks.classification_run import SentenceRun, open_sentence_run
 from regard.tasks.language_training import LanguageRun, open_language_run
 from regard.tasks.run_folder import device_of, run_task
 from regard.tasks.translation_prediction import Translator
-from regard.tasks.translation_run import TranslationRun, open_translation_run
+from regard.tasks.translation_run import TranslationRun
 from regard.tasks.word_links import LinkUnit, overlap_shares, regroup_weights, unit_spans
 from regard.viewer import Grid
 from regard.viewer.text import visible
@@ -86,9 +86,10 @@ class ExplainedExample(NamedTuple):
 
 
 def pair_batch(run: TranslationRun, sources: Sequence[list[int]], targets: Sequence[list[int]]) -> TranslationBatch:
-    """Return a batch of sentence pairs from their tokens without EOS."""
+    """Return a batch of sentence pairs from their tokens without EOS; two inputs have one EOS between them."""
     given = collate(sources, targets, range(len(sources))).to(device_of(run.model))
-    return TranslationBatch(run.model, given.source, given.source_lengths, given.target_input, given.target_output, given.target_lengths)
+    kind = TranslationBatch if run.config.second is None else TwoInputBatch
+    return kind(run.model, given.source, given.source_lengths, given.target_input, given.target_output, given.target_lengths)
 
 
 def translation_batches(run: TranslationRun, pairs: Sequence[SentencePair]) -> list[ExplainedBatch]:
@@ -101,17 +102,28 @@ def translation_batches(run: TranslationRun, pairs: Sequence[SentencePair]) -> l
     for start in range(0, len(pairs), BATCH_SIZE):
         some = pairs[start : start + BATCH_SIZE]
         whole = [(pair, run.vocabularies.source.encode(pair[0]), run.vocabularies.target.encode(pair[1])) for pair in some]
-        cut += sum(max(len(source.ids), len(target.ids)) > limit for _, source, target in whole)
         encoded = [(pair, source.first(limit), target.first(limit)) for pair, source, target in whole]
+        cut += sum(one[1:] != other[1:] for one, other in zip(encoded, whole, strict=True))
         for number, (_, source, target) in enumerate(encoded, start=start + 1):
-            if not source.ids or not target.ids:
+            if not source.ids or source.ids == [EOS] or not target.ids:
                 raise DataError(f"pair {number}: a side of it is empty; there is nothing to explain")
         batch = pair_batch(run, [source.ids for _, source, _ in encoded], [target.ids for *_, target in encoded])
-        inputs = [source.pieces for _, source, _ in encoded]
+        inputs = [_input_texts(run, source) for _, source, _ in encoded]
         outputs = [[*target.pieces, "</s>"] for *_, target in encoded]
         found.append(ExplainedBatch(batch, inputs, outputs, encoded, numbers=range(start + 1, start + 1 + len(some))))
     _report_cut(cut, limit)
     return found
+
+
+def _input_texts(run: TranslationRun, source: TokenizedText) -> list[str]:
+    # Without the EOS between two inputs; the cells of an image by place.
+    if EOS not in source.ids:
+        return source.pieces
+    end, second = source.ids.index(EOS), run.config.second
+    if second is None or second.image is None:
+        return source.pieces[:end] + source.pieces[end + 1 :]
+    cells = Grid(*second.image.grid).labels if len(source.ids) > end + 1 else []
+    return [*source.pieces[:end], *cells]
 
 
 def label_batches(run: SentenceRun, examples: Sequence[Sequence[str]]) -> list[ExplainedBatch]:
@@ -199,7 +211,13 @@ def _named_cells(words: Sequence[str], regions: Mapping[str, Sequence[Sequence[f
 
 
 def batches_of_run(
-    folder: str | Path, examples: str | Path, *, target: str | Path | None = None, regions: str | Path | None = None
+    folder: str | Path,
+    examples: str | Path,
+    *,
+    target: str | Path | None = None,
+    second: str | Path | None = None,
+    images: str | Path | None = None,
+    regions: str | Path | None = None,
 ) -> list[ExplainedBatch]:
     """Read examples for the methods of a run.
 
@@ -209,11 +227,13 @@ def batches_of_run(
             for classifiers a file as in training; for language models lines of text; for captioners a caption file as in training: the
             first caption of each image is explained by its cells.
         target: targets, line by line with the sources.
+        second: second inputs, line by line with the sources, for a translation run that reads two.
+        images: folder of the images that second inputs name; None: that of `second`.
         regions: for captioners, boxes of words; see `regard.data.captions.read_captions`.
 
     Raises:
-        ConfigError: a `target` for a run that is no translation, `regions` for one that is no captioner, or a captioner of precomputed
-            features.
+        ConfigError: a `target`, `second` or `images` for a run that does not read it, `regions` for one that is no captioner, or a
+            captioner of precomputed features.
         CheckpointError: no run; see `regard.tasks.run_folder.run_task`.
         DataError: a file cannot be read, or holds nothing to explain.
 
@@ -224,14 +244,16 @@ def batches_of_run(
         regard.errors.CheckpointError: no-such-run: no such run folder
     """
     task = run_task(Path(folder))
-    if target is not None and task != "translation":
-        raise ConfigError(f"--target: {folder} is a run of the task {task}, which has no targets")
+    for name, given in {"--target": target, "--second-source": second, "--images": images}.items():
+        if given is not None and task != "translation":
+            raise ConfigError(f"{name}: {folder} is a run of the task {task}, which reads none")
     if regions is not None and task != "captioning":
         raise ConfigError(f"--regions: {folder} is a run of the task {task}, which reads no images")
     match task:
         case "translation":
-            run = open_translation_run(folder)
-            pairs = _pairs(run, Path(examples), target)
+            translator = Translator.open(folder)
+            translator.use_images(images, names=second)
+            run, pairs = translator.run, _pairs(translator, Path(examples), target, second)
             try:
                 found = translation_batches(run, pairs)
             except DataError as error:
@@ -248,11 +270,20 @@ def batches_of_run(
     return found
 
 
-def _pairs(run: TranslationRun, examples: Path, target: str | Path | None) -> list[SentencePair]:
+def _pairs(translator: Translator, examples: Path, target: str | Path | None, second: str | Path | None) -> list[SentencePair]:
+    config = translator.run.config
+    if second is not None and config.second is None:
+        raise ConfigError(f"--second-source: {translator.run.folder} reads one input")
     if target is not None or examples.name.lower().removesuffix(".gz").endswith((".tsv", ".jsonl", ".tmx")):
-        return read_pairs(examples, target, languages=run.config.data.languages)
+        columns = config.pair_columns if second is None else (2,)
+        return read_pairs(examples, target, second, columns=columns, languages=config.data.languages)
     lines = read_lines(examples)
-    return [(line, found.text) for line, found in zip(lines, Translator(run).translate(lines), strict=True)]
+    if second is not None:
+        seconds = read_lines(second)
+        if len(seconds) != len(lines):
+            raise unequal_lines(second, len(seconds), examples, len(lines))
+        lines = [join_inputs(*both) for both in zip(lines, seconds, strict=True)]
+    return [(line, found.text) for line, found in zip(lines, translator.translate(lines), strict=True)]
 
 
 def finite_scores(item: ExplainedBatch, method: Method) -> torch.Tensor:

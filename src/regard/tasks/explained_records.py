@@ -75,7 +75,7 @@ def add_methods(
             own = scores[:rows, start : start + len(record.items[key])]
             start += len(record.items[key])
             name = method if len(keys) == 1 else f"{method}, {key}"
-            maps.append(AttentionMap(name, kind, query, key, own, method=method))
+            maps.append(AttentionMap(name, "image" if key == "image" else kind, query, key, own, method=method))
     return replace(record, maps=[*record.maps, *maps])
 
 
