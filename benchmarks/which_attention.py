@@ -173,20 +173,20 @@ def two_languages() -> list[list[str]]:
         lead("two_inputs", (data, joined), [(data, name) for name in names if name != joined], f"{share:.0%} hidden")
     hidden = f"{SHARES[-1]:.0%} hidden"
     saved = lead("two_inputs", (data, joined), [(data, alone)], hidden)
-    runs = COUNTS[min(value("two_inputs", (data, name), "runs") for name in names)]
-    evidence = f"[{runs} seeds](studies.md#two-inputs-two-languages)"
+    runs = {name: COUNTS[int(value("two_inputs", (data, name), "runs"))] for name in names}
+    evidence = "[{} seeds](studies.md#two-inputs-two-languages)"
     return [
         [
             "translation of a sentence in two languages",
             "one of them; a second is not shown to gain",
             f"{gain} BLEU by {best}, 95 % interval {interval}",
-            evidence,
+            evidence.format(runs[best]),
         ],
         [
             "the same, with words of one language missing",
             "both in one sequence (`model.second.kind=joined`)",
             f"{saved:+.1f} BLEU over the damaged sentence alone, {hidden}",
-            evidence,
+            evidence.format(runs[joined]),
         ],
     ]
 

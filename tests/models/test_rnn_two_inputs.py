@@ -156,3 +156,9 @@ def test_rows_and_hypotheses_of_a_search_keep_their_sources(kind):
 def test_two_attentions_need_an_attention():
     with pytest.raises(ValidationError, match="serial combines two attentions, but attention is null"):
         RNNConfig(second={"kind": "serial"}, attention=None)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_rows_give_no_readouts(kind):
+    found = model_of(kind).decode(ROWS[:0], LENGTHS[:0], TARGET[:0])
+    assert found.readout.shape[:2] == (0, 3)

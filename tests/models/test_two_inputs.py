@@ -10,6 +10,7 @@ from regard import watch
 from regard.attention import MultiHeadAttention
 from regard.config import CrossedConfig, TransformerConfig
 from regard.data.vocabulary import EOS
+from regard.errors import RangeError
 from regard.models import (
     DecoderLayer,
     FeedForward,
@@ -279,3 +280,14 @@ def test_two_inputs_answer_to_who_asked():
     with pytest.raises(ValidationError, match="residual: own needs two inputs of one length"):
         CrossedConfig(second={}, residual="own")
     assert isinstance(model_of("crossed"), TwoInputTransformer)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_lengths_outside_the_row_are_refused_and_no_rows_give_none(kind):
+    model = model_of(kind)
+    for lengths in (torch.tensor([8, 4, 5]), torch.tensor([-1, 4, 5])):
+        with pytest.raises(RangeError, match=r"split_inputs: lengths\[0\]"):
+            model.decode(ROWS, lengths, TARGET)
+    found = model.decode(ROWS[:0], LENGTHS[:0], TARGET[:0])
+    assert found.readout.shape == (0, 3, 10)
+    assert len(found.weights) == 0

@@ -161,6 +161,36 @@ def test_runs_of_equal_settings_are_trained_once(tmp_path: Path, data: Path, mon
     found = [json.loads((tmp_path / "out" / "results" / f"{name}.json").read_text()) for name, _ in trained]
     assert found[0]["command"] == "regard train translation --config out/configs/letters-none-1.yaml --out out/runs/letters-none-1"
     assert [found[0][key] for key in ("scores", "counts", "curve")] == [found[1][key] for key in ("scores", "counts", "curve")]
+    assert [each["equal_to"] for each in found] == [None, "letters-none-1"]
+    write_report(build_report(twice, Path("out"), samples=1), Path("out"))
+    told = Path("out", "report.md").read_text(encoding="utf-8")
+    assert "Runs of equal settings, trained once: again-none-1 = letters-none-1." in told
+    assert re.search(r"Trained on: .*, torch .* \(1 run\)\.", told)
+    # A copy that fails is trained, and leaves nothing.
+    for part in ("runs/again-none-1", "results/again-none-1.json"):
+        shutil.rmtree(Path("out", part)) if Path("out", part).is_dir() else Path("out", part).unlink()
+    Path("out", "runs", "letters-none-1", "notes").symlink_to("nowhere")
+    Path("out", "runs", ".killed.copy").mkdir()
+    trained.clear()
+    assert run_study(twice, Path("out"), beside=tmp_path, train=train) == 0
+    assert trained == [("again-none-1", False)]
+    assert not list(Path("out", "runs").glob(".*"))
+
+
+def test_a_test_set_without_an_input_of_a_model_is_named_before_anything_is_trained(tmp_path: Path, data: Path) -> None:
+    model = {"type": "transformer", "embed_dim": 12, "ff_dim": 13, "num_heads": 2, "second": {"kind": "serial"}}
+    variants = {"two": {"settings": {"model": model, "data": {"second_source": str(data / "train.source")}}}}
+    others = {name: value for name, value in SMALL.items() if name != "model"}
+    study = load_study(written(tmp_path, data, variants=variants, baseline="two", settings=others))
+    with pytest.raises(ConfigError, match=r"data\.letters\.test: line 1 lacks one of its two inputs \(source: .*second_source: None\)"):
+        run_study(study, tmp_path / "out", beside=tmp_path, train=lambda *_: pytest.fail("trained"))
+    set_of = study.data["letters"]
+    (tmp_path / "short").write_text("a\n")
+    test = {**set_of.test, "second_source": str(tmp_path / "short")}
+    short = study.model_copy(update={"data": {"letters": set_of.model_copy(update={"test": test})}})
+    with pytest.raises(DataError, match="short: 1 line"):
+        run_study(short, tmp_path / "out", beside=tmp_path, train=lambda *_: pytest.fail("trained"))
+    assert not (tmp_path / "out" / "results").exists()
 
 
 def test_other_settings_do_not_mix_with_what_is_there(finished: tuple[StudyConfig, Path], tmp_path: Path) -> None:

@@ -224,3 +224,33 @@ def test_a_model_of_text_takes_no_images(call: Call, folder: Path) -> None:
     answer = call("translate", folder / "run", folder / "source", "--second-source", folder / "second", "--images", folder)
     assert answer.code != 0
     assert f"--images: {folder / 'run'} reads no images" in answer.err
+
+
+def test_json_lines_refuse_tabs_and_keys_given_twice_and_may_leave_the_first_input_out(call: Call, folder: Path) -> None:
+    lines = ['{"text": "ein\\tHund"}', '{"text": "ein", "second": "EIN", "second": "DAS"}', '{"text": "ein", "second": "EIN"}']
+    answer = call("translate", folder / "run", "--json-input", stdin="".join(f"{line}\n" for line in lines).encode())
+    found = [json.loads(line) for line in answer.out.decode().splitlines()]
+    assert answer.code == 1
+    assert [found[0]["error"], found[1]["error"]] == [
+        'line 1: text: found 2 columns, expected 1; the two inputs are in "text" and "second"',
+        "line 2: 'second': given twice",
+    ]
+    assert found[2]["text"]
+    alone = lines_of(
+        call("translate", folder / "optional" / "run", "--json-input", stdin=b'{"second": "EIN"}\n{"text": "", "second": "EIN"}\n')
+    )
+    assert alone[0] == alone[1]
+
+
+def test_an_image_is_not_read_as_words(call: Call, folder: Path, tmp_path: Path) -> None:
+    for run, text in ((folder / "one" / "run", "ein Hund"), (folder / "run", "ein Hund\tEIN")):
+        answer = call("view", run, "--text", text, "--image", tmp_path / "a.png")
+        assert answer.code == 2
+        assert f"--text and --image: {run} does not read both" in answer.err
+
+
+def test_the_hint_for_a_crossed_model_is_one_it_takes(call: Call, tmp_path: Path) -> None:
+    files = {**tiny.write_pairs(tmp_path), **write_second(tmp_path)}
+    named = [word for name, path in files.items() for word in (f"--{name.replace('_', '-')}", path)]
+    answer = call("train", "translation", "--out", tmp_path / "run", *named, "model.type=crossed", "recipe=none")
+    assert "such as model.second.kind=crossed" in answer.err

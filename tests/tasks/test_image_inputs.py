@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from PIL import Image
 
 from regard.config import dump_config, load_config, validate
 from regard.data.lines import read_lines
@@ -22,6 +21,7 @@ from regard.data.parallel import join_inputs, read_pairs
 from regard.data.vocabulary import EOS, UNK
 from regard.errors import ConfigError, DataError
 from regard.explanations import explain
+from regard.progress import listening
 from regard.tasks import Translator, generate, train_translation
 from regard.tasks.attention_records import translation_records
 from regard.tasks.explained_examples import batches_of_run, explain_batches, translation_batches
@@ -149,6 +149,7 @@ def test_a_missing_image_is_named_with_its_line(run: Path, scenes: Path, tmp_pat
 
 
 def test_training_names_the_line_of_a_missing_image(scenes: Path, tmp_path: Path) -> None:
+    told: list[str] = []
     names = (scenes / "train.images").read_text().splitlines()
     names[6] = "train/none.png"
     (tmp_path / "list").write_text("\n".join(names) + "\n")
@@ -159,7 +160,9 @@ def test_training_names_the_line_of_a_missing_image(scenes: Path, tmp_path: Path
     # With `drop` it is an example without a picture.
     config = settings(scenes, second={"drop": 0.3}).model_copy(update={"data": data})
     folder = tmp_path / "optional"
-    assert train_translation(config, folder).step == 2
+    with listening(lambda event: told.append(event.text)):
+        assert train_translation(config, folder).step == 2
+    assert any("list, line 7: no image train/none.png in" in text and "1 image of 23 missing" in text for text in told)
     translator = Translator.open(folder)
     translator.use_images(scenes)
     text, name = lines_of(scenes)[0].split("\t")
@@ -220,7 +223,10 @@ def test_a_run_of_shards_is_that_of_whole_files(scenes: Path, tmp_path: Path) ->
 def test_images_that_changed_are_not_resumed_on(tmp_path: Path) -> None:
     generate("scene-sentences", tmp_path, train=23, test=1, seed=3)
     train_translation(settings(tmp_path), tmp_path / "run")
-    Image.new("RGB", (99, 99)).save(tmp_path / "train" / "000003.png")
+    path = tmp_path / "train" / "000003.png"
+    # Of the same size, as uncompressed images are.
+    content = path.read_bytes()
+    path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
     with pytest.raises(ConfigError, match="images"):
         train_translation(load_config(tmp_path / "run" / "config.yaml", ["training.max_updates=3"]), tmp_path / "run")
 
@@ -329,3 +335,42 @@ def test_a_page_shows_methods_on_the_sentence_and_on_the_image(run: Path, scenes
     np.testing.assert_allclose(maps["leave-one-out, source"].weights[0], expected[:rows, :end].numpy(), atol=1e-6)
     np.testing.assert_allclose(maps["leave-one-out, image"].weights[0], expected[:rows, end : end + CELLS].numpy(), atol=1e-6)
     assert maps["leave-one-out, image"].kind == "image"
+
+
+def test_a_run_that_does_without_images_tells_which_are_missing(scenes: Path, tmp_path: Path) -> None:
+    config = settings(scenes, second={"drop": 0.3})
+    wrong = config.model_copy(update={"data": config.data.model_copy(update={"images": str(tmp_path)})})
+    with pytest.raises(DataError, match=r"train\.images, line 1: no image .* in .*, and none of the others that are named there"):
+        train_translation(wrong, tmp_path / "wrong")
+    train_translation(config, tmp_path / "run")
+    translator, told = Translator.open(tmp_path / "run"), list[str]()
+    with pytest.raises(ConfigError, match=r"--images: .*nowhere: no such folder"):
+        translator.use_images(tmp_path / "nowhere")
+    translator.use_images(scenes)
+    text, name = lines_of(scenes)[0].split("\t")
+    long = f"{'x' * 300}.png"
+    lines = [join_inputs(text, name), join_inputs(text, long), join_inputs(text, "none.png"), text]
+    found = translator.translate([*lines, *lines])
+    assert len(found) == 8
+    assert found[1].text == found[2].text == found[3].text
+    with listening(lambda event: told.append(event.text)):
+        translator.tell_missing_images()
+    assert len(told) == 1
+    assert told[0].startswith("none.png, xxx")
+    assert told[0].endswith(f": no such images in {scenes}; read as sentences without an image")
+
+
+def test_a_name_too_long_for_a_file_is_named_with_its_line(scenes: Path, tmp_path: Path) -> None:
+    names = (scenes / "train.images").read_text().splitlines()
+    (tmp_path / "list").write_text("\n".join([*names[:-1], "x" * 300]) + "\n")
+    config = settings(scenes)
+    data = config.data.model_copy(update={"second_source": str(tmp_path / "list"), "images": str(scenes)})
+    with pytest.raises(DataError, match=r"list, line 23: no image xxx"):
+        train_translation(config.model_copy(update={"data": data}), tmp_path / "run")
+
+
+def test_runs_that_need_both_inputs_do_not_decode_with_one_that_does_not(run: Path, scenes: Path, tmp_path: Path) -> None:
+    train_translation(settings(scenes, second={"drop": 0.3}), tmp_path / "optional")
+    for first, other in ((run, tmp_path / "optional"), (tmp_path / "optional", run)):
+        with pytest.raises(ConfigError, match="one needs both inputs, the other does without"):
+            Translator.open(first, other)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 import typer
 
 from regard import progress
-from regard.commands.options import BatchSize, EnsembleRuns, LinkUnit, RunFolder, refuse
+from regard.commands.options import BatchSize, EnsembleRuns, ImageFolder, LinkUnit, RunFolder, refuse
 from regard.commands.streaming import SECOND, InputItem, answer_lines, complete_reader, input_chunks, text_reader
 from regard.commands.terminal import write_message
 from regard.errors import ConfigError, counted
@@ -47,6 +47,7 @@ def score(
     run: RunFolder,
     source: Source = None,
     target: Target = None,
+    images: ImageFolder = None,
     others: EnsembleRuns = None,
     batch_size: BatchSize = None,
     json_lines: Annotated[bool, typer.Option("--json", help="one JSON object per line: text, tokens, their log-probabilities")] = False,
@@ -63,11 +64,14 @@ def score(
 
     task = run_task(run)
     if task == "translation":
-        _score_pairs(run, source, target, others, batch_size or 64, json_lines=json_lines, json_input=json_input)
+        _score_pairs(run, (source, target, images), others, batch_size or 64, json_lines=json_lines, json_input=json_input)
         return
     if task != "lm":
         raise ConfigError(f"{run}: a run of the task {task}; `regard score` needs a language model or a translation model")
-    refuse({"--source": source, "--target": target, "--ensemble": others}, "not for a run of the task lm, which reads standard input")
+    refuse(
+        {"--source": source, "--target": target, "--images": images, "--ensemble": others},
+        "not for a run of the task lm, which reads standard input",
+    )
     from regard.tasks.language_prediction import LanguageModel
 
     model = LanguageModel.open(run)
@@ -83,12 +87,15 @@ def score(
 
 
 def _score_pairs(
-    run: Path, source: Path | None, target: Path | None, others: list[Path] | None, batch_size: int, *, json_lines: bool, json_input: bool
+    run: Path, given: tuple[Path | None, ...], others: list[Path] | None, batch_size: int, *, json_lines: bool, json_input: bool
 ) -> None:
     from regard.tasks.pair_scores import PairScore, score_pairs
-    from regard.tasks.translation_run import open_ensemble
+    from regard.tasks.translation_prediction import Translator
 
-    opened = open_ensemble([run, *(others or [])])
+    source, target, images = given
+    translator = Translator.open(run, *(others or []))
+    translator.use_images(images)
+    opened = translator.run
     chunks = _pair_chunks(opened, source, target, json_input)
 
     def show(number: int, item: PairScore) -> str:
@@ -104,6 +111,7 @@ def _score_pairs(
         show,
         json_lines=json_lines or json_input,
     )
+    translator.tell_missing_images()
     if bad:
         raise typer.Exit(1)
 
@@ -113,6 +121,7 @@ def align(
     run: RunFolder,
     source: Source = None,
     target: Target = None,
+    images: ImageFolder = None,
     link_unit: Annotated[LinkUnit, typer.Option(help="unit of the links")] = "word",
     method: Annotated[
         LinkMethod, typer.Option(help="attention weights, or the effect of leaving out each source token (slower, often better)")
@@ -131,10 +140,12 @@ def align(
     """
     from regard.data.link_lines import format_links
     from regard.metrics.alignment import Links
-    from regard.tasks.translation_run import open_translation_run
+    from regard.tasks.translation_prediction import Translator
     from regard.tasks.word_links import choose_attention, find_links, write_choice
 
-    opened = open_translation_run(run)
+    translator = Translator.open(run)
+    translator.use_images(images)
+    opened = translator.run
     chunks = _pair_chunks(opened, source, target, json_input)
     if choose:
         if source is None:
@@ -152,6 +163,7 @@ def align(
     _, bad = answer_lines(
         chunks, _pair_reader(opened, source, json_input), link, lambda _, item: item.text, json_lines=json_lines or json_input
     )
+    translator.tell_missing_images()
     if bad:
         raise typer.Exit(1)
 

@@ -10,6 +10,7 @@ import stat
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from itertools import chain
@@ -278,6 +279,8 @@ def text_reader(fields: tuple[str, ...] | None, *, optional: tuple[str, ...] = (
 
 def _wrong(value: Any, line: str, fields: tuple[str, ...], optional: tuple[str, ...]) -> str:
     # The error in a line's object; "" if none.
+    if isinstance(value, dict) and "second" in value and "second" in optional:
+        value.setdefault(fields[0], "")
     if not isinstance(value, dict) or not value.keys() >= set(fields):
         wanted = ", ".join(f'"{name}": "..."' for name in fields)
         return f"expected a JSON object with {wanted}, found {line if len(line) <= SHOWN else f'{line[:SHOWN]}...'!r}"
@@ -287,8 +290,8 @@ def _wrong(value: Any, line: str, fields: tuple[str, ...], optional: tuple[str, 
             return f"{shown(name)}: unknown field; known ones: {', '.join(known)}"
         if name != "id" and not isinstance(text, str):
             return f"{name}: expected text, found {kind_of(text)}"
-    for name in (fields[0], "second") if "second" in value else ():
-        if columns := value[name].count("\t"):
+    for name in (fields[0], "second") if "second" in optional else ():
+        if columns := value.get(name, "").count("\t"):
             return f'{name}: found {columns + 1} columns, expected 1; the two inputs are in "{fields[0]}" and "second"'
     broken = [name for name in optional if "\n" in value.get(name, "")]
     return f"{broken[0]}: expected one line of text, without a line feed" if broken else ""
@@ -299,8 +302,13 @@ def _parse(line: str) -> tuple[Any, str]:
     def refuse(word: str) -> Any:
         raise ValueError(f"{word} is not JSON")
 
+    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        if repeated := [name for name, times in Counter(name for name, _ in pairs).items() if times > 1]:
+            raise ValueError(f"{shown(repeated[0])}: given twice")
+        return dict(pairs)
+
     try:
-        return parse_json(line, constant=refuse), ""
+        return parse_json(line, pairs=once, constant=refuse), ""
     except json.JSONDecodeError:
         return None, ""
     except ValueError as error:

@@ -141,6 +141,7 @@ def translate(
         lines, bad = answer_lines(chunks, _forced_reader(read, beginnings), work, show, json_lines=as_json)
         linked.finish(lines)
     unknown.tell()
+    translator.tell_missing_images()
     beginnings.finish()
     if timing:
         _write_rates(lines, tokens, time.perf_counter() - started)

@@ -14,7 +14,7 @@ from regard import progress
 from regard.commands.options import Beam, refuse, refuse_model_folder, refuse_overwriting
 from regard.commands.streaming import input_lines
 from regard.commands.terminal import terminal_width, write_line
-from regard.errors import ConfigError, DataError, counted
+from regard.errors import ConfigError, DataError, counted, shown
 
 if TYPE_CHECKING:
     from regard.viewer import AttentionRecord
@@ -31,9 +31,9 @@ def view(
     ] = None,
     text: Annotated[
         list[str] | None,
-        typer.Option(help="a sentence, or a premise, a tab and a hypothesis; may be repeated; default: standard input"),
+        typer.Option(help="a sentence, or two inputs with a tab between them; may be repeated; default: standard input"),
     ] = None,
-    image: Annotated[list[Path] | None, typer.Option(help="captioning: an image; may be repeated")] = None,
+    image: Annotated[list[Path] | None, typer.Option(help="an image, of a text if --text is given; may be repeated")] = None,
     target: Annotated[str | None, typer.Option(help="show the attention for this translation or caption, not the model's own")] = None,
     beam_size: Beam = None,
     method: Annotated[
@@ -80,7 +80,7 @@ def view(
                 refuse_model_folder(path, "show")
             seen = _inputs(text, image, paths)
             with progress.stage("Recording attention", unit="examples"):
-                records = side_by_side(paths, seen, target=target, beam_size=beam_size, methods=method or ())
+                records = side_by_side(paths, seen, target=target, beam_size=beam_size, methods=method or (), images=Path())
     if map_ is None and (output is None or output.suffix.lower() not in (".html", ".json")):
         map_ = _asked_map(records, method or [])
     chosen: dict[str, Any] = {"map": map_, "head": None if head is None else head - 1}
@@ -120,12 +120,24 @@ def _inputs(text: list[str] | None, image: list[Path] | None, runs: Sequence[Pat
         from regard.data.parallel import join_inputs
         from regard.tasks.run_folder import run_task
 
-        if any(run_task(run) != "translation" for run in runs) or not runs:
+        if not runs:
             raise ConfigError("--text and --image: no model here reads both")
+        if other := next((run for run in runs if run_task(run) != "translation" or not _reads_images(run)), None):
+            raise ConfigError(f"--text and --image: {other} does not read both")
+        if wrong := next((line for line in text if "\t" in line), None):
+            raise ConfigError(f"--text {shown(wrong)}: a tab; with --image it is the first input alone")
         if len(text) != len(image):
             raise ConfigError(f"--text and --image: {len(text)} and {len(image)}, expected an image for each text")
         return [join_inputs(line, str(path.resolve())) for line, path in zip(text, image, strict=True)]
     return image if image is not None else text if text is not None else list(input_lines("a line"))
+
+
+def _reads_images(run: Path) -> bool:
+    from regard.config import TranslationConfig
+    from regard.tasks.run_folder import read_config
+
+    second = read_config(run, TranslationConfig).second
+    return second is not None and second.image is not None
 
 
 def _pretrained(folder: Path, seen: list[str] | list[Path], target: str | None, methods: list[str]) -> list[AttentionRecord]:

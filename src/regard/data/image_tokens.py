@@ -18,7 +18,8 @@ from regard.data.image_cache import ImageCache
 from regard.data.images import Preprocessing
 from regard.data.lines import single_line, stream_lines
 from regard.data.vocabulary import SPECIALS, TokenizedText, Vocabulary
-from regard.errors import DataError
+from regard.errors import DataError, counted
+from regard.progress import message
 
 INLINE = "data:image/"
 """Prefix of a line that contains an image in base64 instead of its name."""
@@ -56,6 +57,9 @@ class ImageTokens(Vocabulary):
         folder: base of relative names; a line may also be a `data:image/...;base64,` URL.
         optional: a missing file is a missing image without tokens.
 
+    Attributes:
+        absent: names encoded so far whose file was missing.
+
     Example:
         >>> import tempfile
         >>> from PIL import Image
@@ -69,6 +73,7 @@ class ImageTokens(Vocabulary):
 
     def __init__(self, preprocessing: Preprocessing, cells: int, folder: Path, *, optional: bool = False) -> None:
         self.kind, self.preprocessing, self.cells, self.folder, self.optional = "image", preprocessing, cells, folder, optional
+        self.absent = set[str]()
         self._known: dict[str, int] = {}
         self._cache: ImageCache | None = None
         self._recent: dict[str, ImageNumber] = {}
@@ -123,12 +128,15 @@ class ImageTokens(Vocabulary):
         return self._cache.pixels([number - len(SPECIALS)])[0]
 
     def _tokens(self, text: str) -> TokenizedText:
-        if not text.strip() or self._absent(text):
+        if not text.strip():
+            return TokenizedText([], [], [])
+        if self._absent(text):
+            self.absent.add(text)
             return TokenizedText([], [], [])
         return TokenizedText([self._numbered(text)] * self.cells, [PIECE] * self.cells, [(0, len(text))] * self.cells)
 
     def _absent(self, text: str) -> bool:
-        return self.optional and not (text in self._known or text.startswith(INLINE) or (self.folder / text).is_file())
+        return self.optional and not (text in self._known or text.startswith(INLINE) or _is_file(self.folder / text))
 
     def _numbered(self, text: str) -> int:
         if text in self._known:
@@ -167,7 +175,7 @@ def find_images(lists: Iterable[Path], folder: Path | None, *, optional: bool) -
     Args:
         lists: text files; a blank line names no image.
         folder: base of relative names; None: the folder of the first list.
-        optional: skip missing files.
+        optional: skip missing files and tell how many; one at least must be there.
 
     Raises:
         DataError: a file is missing; the message names list, line and image.
@@ -175,25 +183,41 @@ def find_images(lists: Iterable[Path], folder: Path | None, *, optional: bool) -
     Example:
         >>> import tempfile
         >>> with tempfile.TemporaryDirectory() as folder:
-        ...     _ = Path(folder, "list").write_text("a.png\\n")
+        ...     _ = Path(folder, "list").write_text("\\n")
         ...     find_images([Path(folder, "list")], None, optional=True)
         {}
     """
     found: dict[str, Path] = {}
+    missing, first = set[str](), ""
     for path in lists:
         folder = path.parent if folder is None else folder
         for number, name in enumerate(stream_lines(path), start=1):
             if not name.strip() or name in found:
                 continue
-            if (folder / name).is_file():
+            if _is_file(folder / name):
                 found[name] = folder / name
-            elif not optional:
-                raise DataError(f"{path}, line {number}: no image {single_line(name)[:200]} in {folder}")
+                continue
+            wrong = f"{path}, line {number}: no image {single_line(name)[:200]} in {folder}"
+            if not optional:
+                raise DataError(wrong)
+            missing.add(name)
+            first = first or wrong
+    if missing and not found:
+        raise DataError(f"{first}, and none of the others that are named there (--images names the folder)")
+    if missing:
+        message(f"{first}; {counted(len(missing), 'image')} of {len(missing) + len(found)} missing", warning=True)
     return found
 
 
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except (OSError, ValueError):  # a name too long for the file system, or with a null byte
+        return False
+
+
 def images_digest(files: Mapping[str, Path]) -> str:
-    """Return the sha256 of names and sizes of image files, to identify the set without reading it.
+    """Return the sha256 of the names and contents of image files.
 
     Example:
         >>> images_digest({})[:8]
@@ -201,5 +225,5 @@ def images_digest(files: Mapping[str, Path]) -> str:
     """
     digest = hashlib.sha256()
     for name, path in files.items():
-        digest.update(f"{name}\0{path.stat().st_size}\0".encode("utf-8", "surrogateescape"))
+        digest.update(f"{name}\0".encode("utf-8", "surrogateescape") + hashlib.sha256(path.read_bytes()).digest())
     return digest.hexdigest()

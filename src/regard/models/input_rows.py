@@ -14,6 +14,7 @@ from torch import Tensor
 
 from regard import ops
 from regard.models.cross_attention import Source
+from regard.ops.tensor_checks import check_range
 
 END = 3
 """EOS of `regard.data.vocabulary`, which follows each input."""
@@ -45,11 +46,15 @@ def split_inputs(tokens: Tensor, lengths: Tensor) -> TwoInputs:
         tokens: (B, S).
         lengths: (B,), EOS included. A row with one EOS has a second input of length 0.
 
+    Raises:
+        RangeError: on a CPU, a length is not 0 to S.
+
     Example:
         >>> inputs = split_inputs(torch.tensor([[5, 6, 3, 7, 3], [8, 3, 3, 0, 0]]), torch.tensor([5, 3]))
         >>> inputs.first.tolist(), inputs.second.tolist()
         ([[5, 6, 3], [8, 3, 0]], [[7, 3], [3, 0]])
     """
+    check_range("split_inputs", "lengths", lengths, 0, tokens.shape[1])
     inside = torch.arange(tokens.shape[1], device=tokens.device) < lengths.unsqueeze(1) - 1
     ends = (tokens == END) & inside
     first = torch.where(ends.any(1), ends.int().argmax(1) + 1, lengths)
@@ -85,7 +90,7 @@ def join_rows(first: Tensor, second: Tensor, lengths: Tensor) -> Tensor:
         [[5, 7, 8]]
     """
     whole = torch.cat([first, second], 1)
-    places = torch.arange(int(lengths.sum(1).max()), device=whole.device).expand(len(whole), -1)
+    places = torch.arange(int(lengths.sum(1).max()) if len(lengths) else 1, device=whole.device).expand(len(whole), -1)
     own = lengths[:, :1]
     places = torch.where(places < own, places, (places - own + first.shape[1]).clamp(max=whole.shape[1] - 1))
     return whole.gather(1, places.unsqueeze(-1).expand(-1, -1, whole.shape[2]))
@@ -100,7 +105,8 @@ def join_weights(first: Tensor, second: Tensor, lengths: Tensor) -> Tensor:
         >>> join_weights(torch.tensor([[[1.0, 0.0]]]), torch.tensor([[[0.25, 0.75]]]), torch.tensor([[1, 2]])).tolist()
         [[[1.0, 0.25, 0.75]]]
     """
-    second = F.pad(second, (0, max(0, int(lengths[:, 1].max()) - second.shape[2])))
+    longest = int(lengths[:, 1].max()) if len(lengths) else 1
+    second = F.pad(second, (0, max(0, longest - second.shape[2])))
     joined = join_rows(first.transpose(1, 2), second.transpose(1, 2), lengths).transpose(1, 2)
     return joined.masked_fill(~ops.length_mask(lengths.sum(1), joined.shape[2]).unsqueeze(1), 0.0)
 

@@ -82,7 +82,7 @@ class TwoAttentions(nn.Module):
         else:
             both = torch.stack([project(one) for project, one in zip(self.inputs, (left, right), strict=True)], 2).flatten(0, 1)
             found = self.share.attend(query.reshape(-1, 1, query.shape[-1]), self.share.memory(both), need_weights=need_weights)
-            context, shares = found.context.view(*query.shape[:2], -1), found.weights
+            context, shares = found.context.view(*query.shape[:2], found.context.shape[-1]), found.weights
         if left_weights is None or right_weights is None:
             return context, None
         if shares is not None:
@@ -153,7 +153,7 @@ def attend_covered(
     memory = memory._replace(key=attention.score.covered(memory.key, coverage.flatten(0, 1)))
     found = attention.attend(query.reshape(batch * beams, 1, -1), memory, position=position, need_weights=True)
     assert found.weights is not None
-    return found.context.view(batch, beams, -1), found.weights.view(batch, beams, -1)
+    return found.context.view(batch, beams, found.context.shape[-1]), found.weights.view(batch, beams, found.weights.shape[-1])
 
 
 def attend_memory(

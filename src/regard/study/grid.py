@@ -15,7 +15,7 @@ import tempfile
 import threading
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -114,6 +114,8 @@ def run_study(
     with run_lock(folder), StopSignal() as stop:
         outdated = Outdated(study, folder, beside=beside)
         outdated.set_aside()
+        for left in (folder / RUNS).glob(".*"):  # copies of a killed study
+            shutil.rmtree(left, ignore_errors=True)
         waiting = [cell for cell in plan if not _measured(study, folder, cell)]
         pool, cells = pool or Pool(lambda number: _Here(train), 1), {cell.name: cell for cell in plan}
         with LiveTable(folder / RUNS, pool, total=len(plan), done=len(plan) - len(waiting)) as table:
@@ -230,8 +232,22 @@ def _check_test_files(study: StudyConfig, beside: Path) -> None:
         for key, value in data.test.items():
             if key not in VALUES and not Path(value).exists():
                 raise ConfigError(f"{study.name}: data.{name}.test.{key}: {value}: no such file; no run could be measured")
+        if study.task == "translation":
+            configs = [cast(TranslationConfig, cell_config(study, cell, folder=beside)) for cell in study_cells(study) if cell.data == name]
+            for config in {config.pair_columns: config for config in configs}.values():
+                _check_inputs(f"{study.name}: data.{name}.test", config, data.test)
         if (links := known_links(data.test)) is not None:
             check_known_links(pairs_of(cast(TranslationConfig, cell_config(study, first[name], folder=beside)), data.test), links)
+
+
+def _check_inputs(name: str, config: TranslationConfig, test: Mapping[str, str]) -> None:
+    """Read a test set, and check that it has both inputs of a model that needs them."""
+    for number, (line, _) in enumerate(pairs_of(config, test), start=1):
+        first, _, second = line.partition("\t")
+        if config.second is not None and not config.second.drop and line.strip() and not (first.strip() and second.strip()):
+            raise ConfigError(
+                f"{name}: line {number} lacks one of its two inputs (source: {test['source']}, second_source: {test.get('second_source')})"
+            )
 
 
 def train_command(study: StudyConfig, config: Path, run: Path) -> list[str]:
@@ -255,7 +271,8 @@ def _do(study: StudyConfig, folder: Path, cell: StudyCell, config: RunConfig, tr
     path, run, test = folder / CONFIGS / f"{cell.name}.yaml", folder / RUNS / cell.name, study.data[cell.data].test
     write_files({path: dump_config(config).encode()})
     (folder / RUNS).mkdir(exist_ok=True)
-    _take_equal_run(study, folder, cell)
+    equal = _equal_run(study, folder, cell)
+    copied = equal is not None and not run.exists() and _copy_run(folder, equal, cell)
     command = train_command(study, _from_here(path), _from_here(run))
     done_before = (run / "log.jsonl").exists() and any(event["event"] == "done" for event in _events(run))
     megabytes = train(command, folder / RUNS / f"{cell.name}.log")
@@ -273,7 +290,8 @@ def _do(study: StudyConfig, folder: Path, cell: StudyCell, config: RunConfig, tr
         "counts": measured.counts.tolist(),
         "lines_per_second": measured.lines / measured.seconds if measured.seconds else None,
         "parameters": _parameters(run),
-        "megabytes": _kept_megabytes(folder, cell) if done_before else megabytes,
+        "megabytes": _kept(folder, equal if copied and equal else cell, "megabytes") if done_before else megabytes,
+        "equal_to": equal.name if copied and equal else _kept(folder, cell, "equal_to"),
         "attention": attention_of(study.task, run, test),
         "selection": checkpoint_selection(run, test, metric=study.metric)._asdict() if study.checkpoints else None,
         "methods": explained_run(study, cell, run) if study.methods else None,
@@ -285,24 +303,37 @@ def _from_here(path: Path) -> Path:
     return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
 
 
-def _take_equal_run(study: StudyConfig, folder: Path, cell: StudyCell) -> None:
-    """Copy a finished run of equal settings, such as that of a variant that leaves out what two data sets differ in."""
-    run, own = folder / RUNS / cell.name, (folder / CONFIGS / f"{cell.name}.yaml").read_bytes()
+def _equal_run(study: StudyConfig, folder: Path, cell: StudyCell) -> StudyCell | None:
+    """Return a finished run of equal settings, such as that of a variant that leaves out what two data sets differ in."""
+    own = (folder / CONFIGS / f"{cell.name}.yaml").read_bytes()
     for other in study_cells(study):
         equal = folder / CONFIGS / f"{other.name}.yaml"
-        if run.exists() or other == cell or not result_file(folder, other).exists() or not equal.exists() or equal.read_bytes() != own:
-            continue
-        if (folder / RUNS / other.name / "model").exists():
-            draft = run.with_name(f".{run.name}.{uuid.uuid4().hex}")
-            shutil.copytree(folder / RUNS / other.name, draft)
-            draft.rename(run)
+        finished = other != cell and result_file(folder, other).exists() and equal.exists() and equal.read_bytes() == own
+        if finished and (folder / RUNS / other.name / "model").exists():
+            return other
+    return None
 
 
-def _kept_megabytes(folder: Path, cell: StudyCell) -> float | None:
-    # Memory of a training that has ended, from an earlier measurement of its run.
+def _copy_run(folder: Path, other: StudyCell, cell: StudyCell) -> bool:
+    # Whether it could be copied.
+    run = folder / RUNS / cell.name
+    draft = run.with_name(f".{run.name}.{uuid.uuid4().hex}")
+    try:
+        shutil.copytree(folder / RUNS / other.name, draft)
+        draft.rename(run)
+        return True
+    except OSError as error:  # trained instead
+        progress.message(f"{cell.name}: the equal run {other.name} cannot be copied ({error})", warning=True)
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+    return False
+
+
+def _kept(folder: Path, cell: StudyCell, name: str) -> Any:
+    # What only the training of a run tells, from its earlier measurement.
     for path in (result_file(folder, cell), earlier_file(folder, cell)):
         with suppress(OSError, ValueError, AttributeError):
-            return parse_json(path.read_bytes()).get("megabytes")
+            return parse_json(path.read_bytes()).get(name)
     return None
 
 

@@ -239,7 +239,9 @@ def attention_of(task: str, run: Path, test: Mapping[str, str]) -> dict[str, Any
             file = read_labelled_file(open_sentence_run(run).config, test["examples"])
             seen = ["\t".join(example.texts) for example in file.examples]
     try:
-        return record_figures(attention_records(run, seen[:MAX_ATTENTION_EXAMPLES]))
+        names = test.get("second_source")
+        folder = None if names is None else Path(names).parent
+        return record_figures(attention_records(run, seen[:MAX_ATTENTION_EXAMPLES], images=folder))
     except ConfigError:  # a model without attention
         return {}
 

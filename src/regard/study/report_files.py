@@ -8,8 +8,10 @@ import io
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from regard.config.base import LOWER_IS_BETTER
+from regard.config.study import StudyCell
 from regard.data.lines import write_files
 from regard.errors import counted
 from regard.metrics.seeds import LEVEL, MAX_SEEDS
@@ -175,6 +177,8 @@ def _notes(report: Report) -> list[str]:
             "",
             "Chosen by validation: for each run, the rank on the test set of the checkpoint with the best validation score.",
         ]
+    if equal := [f"{_name(run)} = {run['equal_to']}" for run in report.runs if run.get("equal_to")]:
+        notes += ["", f"Runs of equal settings, trained once: {'; '.join(equal)}."]
     if found := trained_on(report):
         notes += ["", f"Trained on: {found}."]
     if report.missing:
@@ -184,9 +188,13 @@ def _notes(report: Report) -> list[str]:
     return notes
 
 
+def _name(run: dict[str, Any]) -> str:
+    return StudyCell(**run["cell"]).name
+
+
 def trained_on(report: Report) -> str:
     """Return the devices and versions of PyTorch that trained the runs, as far as they are known, with the number of runs of each."""
-    counts = Counter(run["trained_on"] for run in report.runs if run.get("trained_on"))
+    counts = Counter(run["trained_on"] for run in report.runs if run.get("trained_on") and not run.get("equal_to"))
     return "; ".join(f"{name} ({counted(count, 'run')})" for name, count in counts.most_common())
 
 

@@ -108,7 +108,7 @@ class TestSets:
         return self._used[place].sha256
 
     def _image_digest(self, config: RunConfig, test: Mapping[str, str]) -> str | None:
-        # Names and sizes, as training does: to read all images takes long.
+        # Of captioned images names and sizes: to read all of them takes long.
         captions = isinstance(config, CaptioningConfig) and "features" not in test
         second = test.get("second_source") if isinstance(config, TranslationConfig) and config.second and config.second.image else None
         if not captions and second is None:

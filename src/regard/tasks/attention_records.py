@@ -32,6 +32,7 @@ def attention_records(
     target: str | None = None,
     beam_size: int | None = None,
     methods: Sequence[str] = (),
+    images: Path | None = None,
 ) -> list[AttentionRecord]:
     """Record the attention of a run of any task.
 
@@ -41,6 +42,7 @@ def attention_records(
         target: for translation and captioning, use this output instead of the model's own.
         beam_size: for these, hypotheses of the search; None takes the run's setting.
         methods: explanation methods to add as maps: names of `regard.explanations.METHODS`, or "all".
+        images: folder of the images that second inputs name; None: that of the training images.
 
     Returns:
         One record per non-empty input.
@@ -58,16 +60,16 @@ def attention_records(
     """
     check_methods(methods)
     task = run_task(Path(folder))
-    images = [each for each in seen if isinstance(each, Path)]
+    files = [each for each in seen if isinstance(each, Path)]
     if task == "captioning":
-        if len(images) < len(seen) or not images:
+        if len(files) < len(seen) or not files:
             raise ConfigError(f"{folder}: a captioner reads images (--image FILE), not text")
-        return _captioned(folder, images, target, beam_size, methods)
-    if images:
+        return _captioned(folder, files, target, beam_size, methods)
+    if files:
         raise ConfigError(f"--image: {folder} is a run of the task {task}, which reads text")
     lines = [str(each) for each in seen]
     if task == "translation":
-        return translation_records(folder, lines, target=target, beam_size=beam_size, methods=methods)
+        return translation_records(folder, lines, target=target, beam_size=beam_size, methods=methods, images=images)
     if (target, beam_size) != (None, None):
         raise ConfigError(f"--target, --beam-size: not for a run of the task {task}")
     if not methods:
@@ -105,7 +107,13 @@ def _captioned(
 
 
 def translation_records(
-    folder: str | Path, lines: Sequence[str], *, target: str | None = None, beam_size: int | None = None, methods: Sequence[str] = ()
+    folder: str | Path,
+    lines: Sequence[str],
+    *,
+    target: str | None = None,
+    beam_size: int | None = None,
+    methods: Sequence[str] = (),
+    images: Path | None = None,
 ) -> list[AttentionRecord]:
     """Translate lines with a run and record the attention.
 
@@ -115,6 +123,7 @@ def translation_records(
         target: use this translation of the only line instead of the model's own.
         beam_size: beam size; None: the run's.
         methods: see `attention_records`.
+        images: see `attention_records`.
 
     Returns:
         One record per non-empty line.
@@ -124,6 +133,8 @@ def translation_records(
         DataError: all lines are empty.
     """
     translator = Translator.open(folder)
+    if images is not None and translator.run.vocabularies.images is not None:
+        translator.use_images(images)
     if not translator.run.config.model.attends:
         raise ConfigError(f"{folder}: this model has no attention to show")
     if target is not None:
@@ -173,6 +184,7 @@ def side_by_side(
     target: str | None = None,
     beam_size: int | None = None,
     methods: Sequence[str] = (),
+    images: Path | None = None,
 ) -> list[AttentionRecord]:
     """Record the attention of several runs: per line or image one record of each run, named after its folder.
 
@@ -182,12 +194,13 @@ def side_by_side(
         target: instead of the models' own output.
         beam_size: beam size.
         methods: explanation methods.
+        images: see `attention_records`.
 
     Raises:
         ConfigError: see `attention_records`.
         DataError: see `attention_records`.
     """
-    found = [attention_records(folder, seen, target=target, beam_size=beam_size, methods=methods) for folder in folders]
+    found = [attention_records(folder, seen, target=target, beam_size=beam_size, methods=methods, images=images) for folder in folders]
     names = [Path(folder).name for folder in folders]
     if len(set(names)) < len(names):
         names = [str(folder) for folder in folders]

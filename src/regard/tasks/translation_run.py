@@ -126,7 +126,7 @@ def open_ensemble(folders: Sequence[str | Path]) -> TranslationRun:
         The first `TranslationRun` with an `Ensemble` for its model; one folder alone is opened as it is.
 
     Raises:
-        ConfigError: the vocabularies of two runs differ.
+        ConfigError: the vocabularies of two runs differ, or one needs both of two inputs and another does not.
         CheckpointError: see `open_translation_run`.
 
     Example:
@@ -152,6 +152,10 @@ def open_ensemble(folders: Sequence[str | Path]) -> TranslationRun:
                 raise ConfigError(
                     f"{other.folder}: its {side} vocabulary differs from that of {first.folder}; an ensemble needs equal vocabularies"
                 )
+    needed = next((run for run in (first, *others) if run.config.second is not None and not run.config.second.drop), None)
+    able = next((run for run in (first, *others) if run.config.second is not None and run.config.second.drop), None)
+    if needed is not None and able is not None:
+        raise ConfigError(f"{needed.folder} and {able.folder}: one needs both inputs, the other does without (model.second.drop)")
     data = first.config.data.model_copy(update={"max_length": min(run.config.data.max_length for run in (first, *others))})
     model = first.vocabularies.connect(Ensemble([run.model for run in (first, *others)]).eval())
     return first._replace(config=first.config.model_copy(update={"data": data}), model=model, members=(first, *others))

@@ -95,10 +95,10 @@ def check_translation_settings(config: TranslationConfig) -> None:
 
 
 def _check_inputs(config: TranslationConfig) -> None:
-    data, two = config.data, config.second is not None
+    data, two, kind = config.data, config.second is not None, "crossed" if config.model.type == "crossed" else "flat"
     for name in ("second_source", "valid_second_source"):
         if getattr(data, name) is not None and not two:
-            raise ConfigError(f"data.{name}: needs a model of two inputs, such as model.second.kind=flat")
+            raise ConfigError(f"data.{name}: needs a model of two inputs, such as model.second.kind={kind}")
     image = None if config.second is None else config.second.image
     if data.images is not None and image is None:
         raise ConfigError("data.images: needs a model that reads images, such as model.second.image.size=64")
