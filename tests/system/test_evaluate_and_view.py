@@ -130,7 +130,7 @@ def test_an_image_is_looked_at_with_its_own_or_a_given_caption(call: Callable[..
         ),
         (["view", "{runs}/captioning", "--text", "a"], "a captioner reads images (--image FILE), not text"),
         (["view", "{runs}/lm", "--image", "a.png"], "is a run of the task lm, which reads text"),
-        (["view", "{runs}/lm", "--image", "a.png", "--text", "a"], "--text and --image: {runs}/lm does not read both"),
+        (["view", "{runs}/lm", "--image", "a.png", "--text", "a"], "/lm does not read both"),
         (["view", "{runs}/lm", "--text", "a", "--beam-size", 3], "--target, --beam-size: not for a run of the task lm"),
         (["view", "{runs}/captioning", "--image", "nowhere.png"], "nowhere.png"),
         (["translate", "{runs}/lm"], "a run of the task lm; expected one of translation"),

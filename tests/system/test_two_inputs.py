@@ -254,3 +254,13 @@ def test_the_hint_for_a_crossed_model_is_one_it_takes(call: Call, tmp_path: Path
     named = [word for name, path in files.items() for word in (f"--{name.replace('_', '-')}", path)]
     answer = call("train", "translation", "--out", tmp_path / "run", *named, "model.type=crossed", "recipe=none")
     assert "such as model.second.kind=crossed" in answer.err
+
+
+def test_evaluate_names_the_file_and_the_line_without_a_second_input(call: Call, folder: Path, tmp_path: Path) -> None:
+    lines = (folder / "second").read_text(encoding="utf-8").splitlines()
+    (tmp_path / "half").write_text("\n".join([*lines[:2], "", *lines[3:]]) + "\n", encoding="utf-8")
+    files = ("--source", folder / "source", "--target", folder / "target", "--second-source", tmp_path / "half")
+    answer = call("evaluate", folder / "run", *files)
+    assert answer.code == 2
+    told = f"{tmp_path / 'half'}, line 3: the second input is missing; this model reads two, the second from --second-source"
+    assert told in answer.err

@@ -27,7 +27,7 @@ from regard.commands.options import (
 from regard.commands.streaming import WORKER
 from regard.commands.terminal import write_line
 from regard.commands.translation import usable_decoding
-from regard.errors import ConfigError
+from regard.errors import ConfigError, DataError
 from regard.strict_json import dump_json
 
 commands = typer.Typer()
@@ -194,6 +194,12 @@ def _translation(run: Path, given: Mapping[str, Any]) -> tuple[dict[str, Any], l
         columns=sorted(columns),
         languages=translator.run.config.data.languages,
     )
+    if translator.run.config.second is not None:
+        named = given["--second-source"]
+        how = ["the source and the second input of a pair" if named is None else f"the second from --second-source {named}"]
+        for number, (line, _) in enumerate(pairs, start=1):
+            if missing := translator.run.vocabularies.source.missing(line, *how):
+                raise DataError(f"{named or given['--source']}, line {number}: {missing}")
     decoding = usable_decoding(translator.run, **_changes(given))
     tokenize = given["--tokenize"] or "13a"
     evaluation = evaluate_translation(translator, pairs, decoding=decoding, links=known, tokenize=tokenize)
