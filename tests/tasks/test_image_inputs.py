@@ -354,7 +354,7 @@ def test_a_run_that_does_without_images_tells_which_are_missing(scenes: Path, tm
     assert len(found) == 8
     assert found[1].text == found[2].text == found[3].text
     with listening(lambda event: told.append(event.text)):
-        translator.tell_missing_images()
+        translator.run.vocabularies.tell_missing_images()
     assert len(told) == 1
     assert told[0].startswith("none.png, xxx")
     assert told[0].endswith(f": no such images in {scenes}; read as sentences without an image")

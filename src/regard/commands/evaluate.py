@@ -203,7 +203,7 @@ def _translation(run: Path, given: Mapping[str, Any]) -> tuple[dict[str, Any], l
     decoding = usable_decoding(translator.run, **_changes(given))
     tokenize = given["--tokenize"] or "13a"
     evaluation = evaluate_translation(translator, pairs, decoding=decoding, links=known, tokenize=tokenize)
-    translator.tell_missing_images()
+    translator.run.vocabularies.tell_missing_images()
     describe_translation_scores(evaluation, write_line)
     report = {
         "with": [str(path) for path in others],

@@ -111,7 +111,7 @@ def _score_pairs(
         show,
         json_lines=json_lines or json_input,
     )
-    translator.tell_missing_images()
+    translator.run.vocabularies.tell_missing_images()
     if bad:
         raise typer.Exit(1)
 
@@ -163,7 +163,7 @@ def align(
     _, bad = answer_lines(
         chunks, _pair_reader(opened, source, json_input), link, lambda _, item: item.text, json_lines=json_lines or json_input
     )
-    translator.tell_missing_images()
+    translator.run.vocabularies.tell_missing_images()
     if bad:
         raise typer.Exit(1)
 

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from regard.tasks.links_file import LinksFile
     from regard.tasks.translation_prediction import Translation, Translator
     from regard.tasks.translation_run import TranslationRun
+    from regard.tasks.unknown_tokens import UnknownTokenWarning
 
 commands = typer.Typer()
 DOCUMENT_ALONE = "--document: not with FILE, --second-source, --prefix, --links, --json, --json-input, --sample or --n-best"
@@ -140,13 +141,17 @@ def translate(
     with _links_file(links, translator) as linked:
         lines, bad = answer_lines(chunks, _forced_reader(read, beginnings), work, show, json_lines=as_json)
         linked.finish(lines)
-    unknown.tell()
-    translator.tell_missing_images()
-    beginnings.finish()
+    _tell_at_the_end(translator, unknown, beginnings)
     if timing:
         _write_rates(lines, tokens, time.perf_counter() - started)
     if bad:
         raise typer.Exit(1)
+
+
+def _tell_at_the_end(translator: Translator, unknown: UnknownTokenWarning, beginnings: Beginnings) -> None:
+    unknown.tell()
+    translator.run.vocabularies.tell_missing_images()
+    beginnings.finish()
 
 
 class _Answer(NamedTuple):

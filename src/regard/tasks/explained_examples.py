@@ -244,9 +244,13 @@ def batches_of_run(
         regard.errors.CheckpointError: no-such-run: no such run folder
     """
     task = run_task(Path(folder))
-    for name, given in {"--target": target, "--second-source": second, "--images": images}.items():
+    for name, given, what in (
+        ("--target", target, "has no targets"),
+        ("--second-source", second, "has none"),
+        ("--images", images, "has none"),
+    ):
         if given is not None and task != "translation":
-            raise ConfigError(f"{name}: {folder} is a run of the task {task}, which reads none")
+            raise ConfigError(f"{name}: {folder} is a run of the task {task}, which {what}")
     if regions is not None and task != "captioning":
         raise ConfigError(f"--regions: {folder} is a run of the task {task}, which reads no images")
     match task:

@@ -20,7 +20,7 @@ from regard.data.markup_placement import place_markup
 from regard.data.shortlist import Shortlist
 from regard.data.vocabulary import EOS, NAMES, UNK, TokenizedText, Vocabulary
 from regard.decoding import ForcedPhrases, Hypothesis, Phrase, SamplingOptions
-from regard.errors import ConfigError, DataError, listed
+from regard.errors import ConfigError, DataError
 from regard.ops import OutputShortlist
 from regard.tasks.confidence import Calibration, read_calibration
 from regard.tasks.forced_text import MIN_BEAM, ForcedText, Glossary
@@ -134,13 +134,6 @@ class Translator(Predictor[TranslationRun]):
             raise ConfigError(f"--images: {folder}: no such folder")
         if images is not None:
             images.folder = Path(folder) if folder is not None else Path() if names in (None, "-") else Path(names).parent
-
-    def tell_missing_images(self) -> None:
-        """Report the images so far that were named but missing, for a model that does without (`model.second.drop`)."""
-        images = self.run.vocabularies.images
-        if images is not None and images.absent:
-            names = f"{listed(sorted(images.absent), most=2)}: no such image{'s' * (len(images.absent) > 1)} in {images.folder}"
-            progress.message(f"{names}; read as sentences without an image", warning=True)
 
     @collector_paused()
     def translate(

@@ -9,11 +9,12 @@ from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from regard import progress
 from regard.config import TranslationConfig
 from regard.config.images import SecondImageConfig
 from regard.data.input_pairs import PairVocabulary
 from regard.data.vocabulary import Vocabulary
-from regard.errors import ConfigError
+from regard.errors import ConfigError, listed
 from regard.models import EncoderDecoder, Ensemble, build
 from regard.models.image_embedding import ImageEmbedding
 from regard.strict_json import parse_json
@@ -50,6 +51,13 @@ class Vocabularies(NamedTuple):
 
         second = self.source.inputs[1]
         return second if isinstance(second, ImageTokens) else None
+
+    def tell_missing_images(self) -> None:
+        """Report the images so far that were named but missing, for a model that does without (`model.second.drop`)."""
+        images = self.images
+        if images is not None and images.absent:
+            names = f"{listed(sorted(images.absent), most=2)}: no such image{'s' * (len(images.absent) > 1)} in {images.folder}"
+            progress.message(f"{names}; read as sentences without an image", warning=True)
 
     def connect(self, model: EncoderDecoder[Any]) -> EncoderDecoder[Any]:
         """Let a model, or all of an ensemble, look images up here; returns the model."""
