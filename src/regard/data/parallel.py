@@ -66,10 +66,27 @@ def read_pairs(
         raise DataError(f"{source}: no lines, expected at least one sentence pair")
     if second is None:
         return pairs
+    joined = join_file([pair[0] for pair in pairs], source, second)
+    return [(both, pair[1]) for both, pair in zip(joined, pairs, strict=True)]
+
+
+def join_file(firsts: Sequence[str], source: str | Path, second: str | Path) -> list[str]:
+    r"""Return the lines of the file `source`, each joined with its line of the file of second inputs.
+
+    Raises:
+        DataError: it cannot be read, or has another number of lines.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     _ = Path(folder, "b.txt").write_text("un chien\n")
+        ...     join_file(["a dog"], "a.txt", Path(folder, "b.txt"))
+        ['a dog\tun chien']
+    """
     seconds = read_lines(second)
-    if len(seconds) != len(pairs):
-        raise unequal_lines(second, len(seconds), source, len(pairs))
-    return [(join_inputs(pair[0], other), pair[1]) for pair, other in zip(pairs, seconds, strict=True)]
+    if len(seconds) != len(firsts):
+        raise unequal_lines(second, len(seconds), source, len(firsts))
+    return [join_inputs(*both) for both in zip(firsts, seconds, strict=True)]
 
 
 def join_inputs(first: str, second: str) -> str:

@@ -271,8 +271,7 @@ def _do(study: StudyConfig, folder: Path, cell: StudyCell, config: RunConfig, tr
     path, run, test = folder / CONFIGS / f"{cell.name}.yaml", folder / RUNS / cell.name, study.data[cell.data].test
     write_files({path: dump_config(config).encode()})
     (folder / RUNS).mkdir(exist_ok=True)
-    equal = _equal_run(study, folder, cell)
-    copied = equal is not None and not run.exists() and _copy_run(folder, equal, cell)
+    copied = _copy_equal_run(study, folder, cell)
     command = train_command(study, _from_here(path), _from_here(run))
     done_before = (run / "log.jsonl").exists() and any(event["event"] == "done" for event in _events(run))
     megabytes = train(command, folder / RUNS / f"{cell.name}.log")
@@ -290,8 +289,8 @@ def _do(study: StudyConfig, folder: Path, cell: StudyCell, config: RunConfig, tr
         "counts": measured.counts.tolist(),
         "lines_per_second": measured.lines / measured.seconds if measured.seconds else None,
         "parameters": _parameters(run),
-        "megabytes": _kept(folder, equal if copied and equal else cell, "megabytes") if done_before else megabytes,
-        "equal_to": equal.name if copied and equal else _kept(folder, cell, "equal_to"),
+        "megabytes": _kept(folder, copied or cell, "megabytes") if done_before else megabytes,
+        "equal_to": copied.name if copied else _kept(folder, cell, "equal_to"),
         "attention": attention_of(study.task, run, test),
         "selection": checkpoint_selection(run, test, metric=study.metric)._asdict() if study.checkpoints else None,
         "methods": explained_run(study, cell, run) if study.methods else None,
@@ -303,30 +302,29 @@ def _from_here(path: Path) -> Path:
     return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
 
 
-def _equal_run(study: StudyConfig, folder: Path, cell: StudyCell) -> StudyCell | None:
-    """Return a finished run of equal settings, such as that of a variant that leaves out what two data sets differ in."""
-    own = (folder / CONFIGS / f"{cell.name}.yaml").read_bytes()
+def _copy_equal_run(study: StudyConfig, folder: Path, cell: StudyCell) -> StudyCell | None:
+    """Copy a finished run of equal settings, such as that of a variant that leaves out what two data sets differ in.
+
+    Returns:
+        The run that was copied; None if there is none, the cell has a run, or copying fails.
+    """
+    run, own = folder / RUNS / cell.name, (folder / CONFIGS / f"{cell.name}.yaml").read_bytes()
     for other in study_cells(study):
         equal = folder / CONFIGS / f"{other.name}.yaml"
-        finished = other != cell and result_file(folder, other).exists() and equal.exists() and equal.read_bytes() == own
-        if finished and (folder / RUNS / other.name / "model").exists():
-            return other
+        if run.exists() or other == cell or not result_file(folder, other).exists() or not equal.exists() or equal.read_bytes() != own:
+            continue
+        if (folder / RUNS / other.name / "model").exists():
+            draft = run.with_name(f".{run.name}.{uuid.uuid4().hex}")
+            try:
+                shutil.copytree(folder / RUNS / other.name, draft)
+                draft.rename(run)
+                return other
+            except OSError as error:  # trained instead
+                progress.message(f"{cell.name}: the equal run {other.name} cannot be copied ({error})", warning=True)
+                return None
+            finally:
+                shutil.rmtree(draft, ignore_errors=True)
     return None
-
-
-def _copy_run(folder: Path, other: StudyCell, cell: StudyCell) -> bool:
-    # Whether it could be copied.
-    run = folder / RUNS / cell.name
-    draft = run.with_name(f".{run.name}.{uuid.uuid4().hex}")
-    try:
-        shutil.copytree(folder / RUNS / other.name, draft)
-        draft.rename(run)
-        return True
-    except OSError as error:  # trained instead
-        progress.message(f"{cell.name}: the equal run {other.name} cannot be copied ({error})", warning=True)
-    finally:
-        shutil.rmtree(draft, ignore_errors=True)
-    return False
 
 
 def _kept(folder: Path, cell: StudyCell, name: str) -> Any:

@@ -16,7 +16,7 @@ from regard.data.batching import collate
 from regard.data.captions import CaptionSet, read_captions
 from regard.data.labelled import pad_tokens
 from regard.data.lines import read_lines
-from regard.data.parallel import SentencePair, join_inputs, read_pairs, unequal_lines
+from regard.data.parallel import SentencePair, join_file, read_pairs
 from regard.data.running_text import pad_rows
 from regard.data.vocabulary import BOS, EOS, TokenizedText
 from regard.errors import ConfigError, DataError, counted
@@ -283,10 +283,7 @@ def _pairs(translator: Translator, examples: Path, target: str | Path | None, se
         return read_pairs(examples, target, second, columns=columns, languages=config.data.languages)
     lines = read_lines(examples)
     if second is not None:
-        seconds = read_lines(second)
-        if len(seconds) != len(lines):
-            raise unequal_lines(second, len(seconds), examples, len(lines))
-        lines = [join_inputs(*both) for both in zip(lines, seconds, strict=True)]
+        lines = join_file(lines, examples, second)
     return [(line, found.text) for line, found in zip(lines, translator.translate(lines), strict=True)]
 
 
