@@ -50,6 +50,12 @@ def loss(**changes: Any) -> Any:
     return ops.linear_cross_entropy(**given)
 
 
+def pair(**changes: Any) -> Any:
+    """Two passes of 3 rows of 5 numbers, 11 classes."""
+    given = {"first": grad(3, 5), "second": grad(3, 5), "weight": grad(11, 5), "bias": grad(11), "target": torch.tensor([0, 10, 4])}
+    return ops.consistent_cross_entropy(**given | {"consistency": 5.0} | changes)
+
+
 def eq9(**changes: Any) -> Any:
     """Area attention with learned keys, 16 features."""
     x = grad(1, 1, 3, 16)
@@ -155,6 +161,16 @@ OPERATIONS: dict[str, Call] = {
     "linear_cross_entropy, few targets": (lambda: loss(target=torch.tensor([0, 1])), ShapeError, "linear_cross_entropy: expected"),
     "linear_cross_entropy, weight of 3 axes": (lambda: loss(weight=grad(11, 1, 5)), ShapeError, "linear_cross_entropy: expected"),
     "linear_cross_entropy, smoothing of 1": (lambda: loss(label_smoothing=1.0), ConfigError, "label_smoothing must be"),
+    "consistent_cross_entropy, target above": (
+        lambda: pair(target=torch.tensor([0, 11, 4])),
+        RangeError,
+        r"target\[1\] is 11; allowed .* 0 to 10",
+    ),
+    "consistent_cross_entropy, a shorter pass": (lambda: pair(second=grad(2, 5)), ShapeError, "consistent_cross_entropy: expected"),
+    "consistent_cross_entropy, float targets": (lambda: pair(target=torch.tensor([0.0, 10, 4])), ShapeError, "must be torch.int64"),
+    "consistent_cross_entropy, smoothing of 1": (lambda: pair(label_smoothing=1.0), ConfigError, "label_smoothing must be"),
+    "consistent_cross_entropy, negative alpha": (lambda: pair(consistency=-1.0), ConfigError, "consistency must be finite"),
+    "consistent_cross_entropy, endless alpha": (lambda: pair(consistency=float("inf")), ConfigError, "consistency must be finite"),
     "area_attention, few rows of W": (lambda: eq9(hidden=grad(8, 48)), ShapeError, r"area keys: expected .*hidden \(8, 48\)"),
     "area_attention, many rows of W": (lambda: eq9(hidden=grad(32, 48)), ShapeError, "area keys: expected"),
     "area_attention, two columns of W": (lambda: eq9(hidden=grad(16, 32)), ShapeError, r"takes hidden \(D, 3 D\)"),

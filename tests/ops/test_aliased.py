@@ -58,6 +58,10 @@ CASES: dict[str, Case] = {
         lambda x, *w: ops.area_keys(x, 2, mode="features", weights=ops.AreaWeights(*w)),
         [(N, 2), (2, 1), (2, 1), (2, 6), (2, 2)],
     ),
+    "consistent_cross_entropy": (
+        lambda p, q, w, b: ops.consistent_cross_entropy(p, q, w, b, torch.tensor([0, 2, 1]), consistency=3.0, label_smoothing=0.1).loss,
+        [(D, D), (D, D), (D, D), (D,)],
+    ),
     "cosine_scores": (ops.cosine_scores, [(N, D), (N, D), ()]),
     "dot_scores": (ops.dot_scores, [(N, D)] * 2),
     "gru_gates": (ops.gru_gates, [(2, 9), (2, 9), (3,), (2, 3)]),

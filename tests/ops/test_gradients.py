@@ -41,6 +41,7 @@ NOT_DIFFERENTIABLE = {
 # Differentiable once only, each with its reason.
 ONCE = {
     "linear_cross_entropy": "its gradient is formed in the forward pass, while the logits are at hand",
+    "consistent_cross_entropy": "as linear_cross_entropy",
     "linear, in recurrent steps": "the gradient of a weight is one product over all steps",
 }
 
@@ -120,6 +121,10 @@ CASES: dict[str, Case] = {
     "area_softmax": (lambda x: ops.area_softmax(x, holes(T, S), top_k=2, temperature=2.0), lambda: (draw(T, S),)),
     "area_sums": (lambda x: ops.area_sums(x, (2, 2), GRID), lambda: (draw(6, 2),)),
     "area_values": (lambda x: ops.area_values(x, A), lambda: (draw(S, 2),)),
+    "consistent_cross_entropy": (
+        lambda p, q, w, b: ops.consistent_cross_entropy(p, q, w, b, torch.tensor([0, 4, 1]), consistency=3.0, label_smoothing=0.1).loss,
+        lambda: (draw(T, D), draw(T, D), draw(5, D), draw(5)),
+    ),
     "cosine_scores": (ops.cosine_scores, lambda: (draw(T, D), draw(S, D), draw())),
     "dot_scores": (ops.dot_scores, lambda: (draw(T, D), draw(S, D))),
     "doubly_stochastic_penalty": (

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -70,8 +72,21 @@ def test_a_target_that_is_no_class_is_refused(target: int) -> None:
         ops.linear_cross_entropy(torch.ones(1, 2, requires_grad=True), torch.ones(17, 2), None, torch.tensor([target]))
 
 
+def test_the_place_of_a_wrong_target_is_its_own_beyond_the_first_chunk() -> None:
+    target = torch.zeros(1300, dtype=torch.long)
+    target[1200] = 17
+    with pytest.raises(RangeError, match=r"target\[1200\] is 17"):
+        ops.linear_cross_entropy(torch.ones(1300, 2), torch.ones(17, 2), None, target)
+
+
+def agreement(hidden: Tensor, weight: Tensor, bias: Tensor, target: Tensor, *, label_smoothing: float) -> ops.SequenceLoss:
+    """R-Drop's loss, the second pass with half of the numbers."""
+    return ops.consistent_cross_entropy(hidden, hidden / 2, weight, bias, target, consistency=5.0, label_smoothing=label_smoothing)
+
+
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
-def test_both_ways_give_the_same(smoothing: float, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("function", [ops.linear_cross_entropy, agreement])
+def test_both_ways_give_the_same(function: Callable[..., ops.SequenceLoss], smoothing: float, monkeypatch: pytest.MonkeyPatch) -> None:
     hidden, weight, bias = torch.randn(600, 7), torch.randn(131, 7), torch.randn(131)
     target = torch.randint(131, (600,))
     found = []
@@ -80,7 +95,37 @@ def test_both_ways_give_the_same(smoothing: float, monkeypatch: pytest.MonkeyPat
             continue
         monkeypatch.setenv("REGARD_KERNELS", way)
         leaves = [part.clone().requires_grad_() for part in (hidden, weight, bias)]
-        out = ops.linear_cross_entropy(leaves[0], leaves[1], leaves[2], target, label_smoothing=smoothing)
+        out = function(*leaves, target, label_smoothing=smoothing)
         found.append([out.loss.detach(), out.nll, out.correct.float(), *torch.autograd.grad(out.loss, leaves)])
     for one, other in zip(found[0], found[-1], strict=True):
         torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize("rows", [0, 3, 600])  # 600: more than two chunks
+def test_two_passes_have_the_mean_loss_and_their_divergences(smoothing: float, rows: int) -> None:
+    passes = [torch.randn(rows, 5, dtype=torch.float64, requires_grad=True) for _ in range(2)]
+    leaves = [
+        *passes,
+        torch.randn(13, 5, dtype=torch.float64, requires_grad=True),
+        torch.randn(13, dtype=torch.float64, requires_grad=True),
+    ]
+    target = torch.randint(13, (rows,))
+    weight, bias = leaves[2:]
+    out = ops.consistent_cross_entropy(passes[0], passes[1], weight, bias, target, consistency=3.0, label_smoothing=smoothing)
+    p, q = (F.linear(part, weight, bias).log_softmax(-1) for part in passes)
+    one, other = (F.cross_entropy(part, target, reduction="sum", label_smoothing=smoothing) for part in (p, q))
+    apart = F.kl_div(q, p, log_target=True, reduction="sum") + F.kl_div(p, q, log_target=True, reduction="sum")
+    expected = (one + other) / 2 + 3 / 4 * apart
+    torch.testing.assert_close(out.loss, expected)
+    torch.testing.assert_close(out.nll, F.nll_loss(torch.cat((p, q)), target.repeat(2), reduction="sum").detach() / 2)
+    assert (out.tokens, out.correct) == (rows, (torch.cat((p, q)).argmax(1) == target.repeat(2)).sum() / 2)
+    torch.testing.assert_close(torch.autograd.grad(out.loss, leaves), torch.autograd.grad(expected, leaves))
+
+
+def test_equal_passes_have_the_loss_of_one() -> None:
+    hidden, weight, target = torch.randn(7, 5, requires_grad=True), torch.randn(13, 5, requires_grad=True), torch.randint(13, (7,))
+    once = ops.linear_cross_entropy(hidden, weight, None, target)
+    twice = ops.consistent_cross_entropy(hidden, hidden, weight, None, target, consistency=5.0)
+    torch.testing.assert_close(twice.loss, once.loss)
+    torch.testing.assert_close(torch.autograd.grad(twice.loss, (hidden, weight)), torch.autograd.grad(once.loss, (hidden, weight)))

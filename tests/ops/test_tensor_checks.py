@@ -58,6 +58,7 @@ def test_every_operation_with_a_kernel_is_called_wrongly() -> None:
         "dropout",
         "cached_attention",
         "linear_cross_entropy",
+        "consistent_cross_entropy",
         "area_attention",
         "additive_scores",
         "top_log_probs",

@@ -15,7 +15,7 @@ from regard.data.vocabulary import TokenizedText
 from regard.errors import ConfigError, DataError
 from regard.metrics import alignment_error_rate
 from regard.models import build
-from regard.models.link_guide import LinkGuide, TaughtHead
+from regard.models.loss_guides import LinkGuide, TaughtHead
 from regard.tasks import generate, train_translation, translation_data
 from regard.tasks.run_folder import read_config
 from regard.tasks.translation_data import open_corpus

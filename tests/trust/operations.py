@@ -589,6 +589,25 @@ def linear_cross_entropy(draw: Draw) -> Call:
     return Call(ours, plain, leaves[: draw.pick(2, 3)])
 
 
+def consistent_cross_entropy(draw: Draw) -> Call:
+    rows, size, classes, smoothing, alpha = draw.size(31), draw.size(31), draw.size(131), draw.pick(0.0, 0.1), draw.pick(0.0, 5.0)
+    target = torch.randint(classes, (rows,), generator=draw.generator)
+    spread = min(draw.spread, 8.0)
+
+    def plain(first: Tensor, second: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+        logits = [F.linear(rows, weight, bias) for rows in (first, second)]
+        p, q = (part.to(torch.promote_types(part.dtype, torch.float32)).log_softmax(-1) for part in logits)
+        one, other = (F.cross_entropy(part, target, reduction="sum", label_smoothing=smoothing) for part in (p, q))
+        return (one + other) / 2 + alpha / 4 * ((p.exp() - q.exp()) * (p - q)).sum()
+
+    def ours(first: Tensor, second: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+        given = {"consistency": alpha, "label_smoothing": smoothing}
+        return ops.consistent_cross_entropy(first, second, weight, bias, target, **given).loss
+
+    passes = [draw.numbers(rows, size, spread=spread) for _ in range(2)]
+    return Call(ours, plain, [*passes, draw.moderate(classes, size), draw.moderate(classes)][: draw.pick(3, 4)])
+
+
 def residual(draw: Draw) -> Call:
     shape = draw.size(5), draw.size(), draw.size(131)
     if draw.pick(True, False):
@@ -645,6 +664,16 @@ OPERATIONS: dict[str, Callable[[Draw], Call]] = {
         *(doubly_stochastic_penalty, redundancy_penalty),
         *(window_sums, window_maxima, window_moments, area_values, area_keys, item_weights, summed_area_table, area_sums, area_features),
         *(nonlocal_attention, attention, cached_attention, mask_nonfinite),
-        *(gru_gates, lstm_gates, linear, packed_weights, linear_cross_entropy, residual, top_log_probs, lazy_logits),
+        *(
+            gru_gates,
+            lstm_gates,
+            linear,
+            packed_weights,
+            linear_cross_entropy,
+            consistent_cross_entropy,
+            residual,
+            top_log_probs,
+            lazy_logits,
+        ),
     )
 }

@@ -61,8 +61,17 @@ class TranslationVocabularyConfig(VocabularyConfig):
 
 
 class TranslationTrainingConfig(TrainingConfig):
-    """Training settings of translation; `links` or `links_from` teach an attention to point (Garg et al. 2019, arXiv:1909.02074)."""
+    """Training settings of translation.
 
+    `links` or `links_from` teach an attention to point (Garg et al. 2019, arXiv:1909.02074); `r_drop`: Liang et al. 2021, arXiv:2106.14448.
+    """
+
+    r_drop: float = Field(
+        default=0.0,
+        ge=0,
+        le=MAX_RATE,
+        description="alpha of R-Drop: two passes with different dropout per update, which shall predict the same; 5 in the paper",
+    )
     links: str | None = Field(
         default=None, description="word links of the training pairs that an attention learns, one line per pair, such as 0-0 2-1"
     )
@@ -102,6 +111,21 @@ class TranslationConfig(RunConfig):
     model: ModelConfig = Field(default=RNNConfig(), discriminator="type")
     training: TranslationTrainingConfig = TranslationTrainingConfig()
     decoding: DecodingConfig = DecodingConfig()
+
+    @model_validator(mode="after")
+    def _check_r_drop(self) -> Self:
+        if self.training.r_drop:
+            attention = getattr(self.model, "attention", None)
+            reasons = {
+                "training.links": self.training.guided,
+                "model.copy_attention": getattr(self.model, "copy_attention", False),
+                "model.attention.coverage_loss": getattr(attention, "coverage_loss", 0.0) > 0,
+            }
+            if found := [name for name, here in reasons.items() if here]:
+                raise ValueError(f"training.r_drop: not with {found[0]}")
+            if not any(value for name, value in self.model if name.endswith("dropout")):
+                raise ValueError("training.r_drop: without dropout both passes are the same; set model.dropout")
+        return self
 
     @property
     def second(self) -> SecondInputSettings | None:

@@ -17,7 +17,7 @@ from regard.models.cross_attention import Source
 from regard.models.embedding import ScaledEmbedding, grid_positions, sinusoidal_positions
 from regard.models.encoder_decoder import AnyState, EncoderDecoder, unpadded_loss
 from regard.models.image_encoder import ImageEncoder, build_image_encoder
-from regard.models.link_guide import LinkGuide, refuse_guide
+from regard.models.loss_guides import LinkGuide, RDrop, refuse_guide
 from regard.models.rnn_cells import RecurrentStack
 from regard.models.rnn_decoder import DecoderOutput
 from regard.models.rnn_state import DecoderState
@@ -137,7 +137,7 @@ class ShowAttendTell(CaptionModel[DecoderState]):
         target_lengths: Tensor,
         *,
         label_smoothing: float = 0.0,
-        guide: LinkGuide | None = None,
+        guide: LinkGuide | RDrop | None = None,
     ) -> ops.SequenceLoss:
         """Return the summed loss of the captions; in training with the attention losses.
 
@@ -250,7 +250,7 @@ class CaptionTransformer(CaptionModel[TransformerState]):
         target_lengths: Tensor,
         *,
         label_smoothing: float = 0.0,
-        guide: LinkGuide | None = None,
+        guide: LinkGuide | RDrop | None = None,
     ) -> ops.SequenceLoss:
         """Return the summed loss of the captions, in training with the bag-of-words loss (see `EncoderDecoder`).
 

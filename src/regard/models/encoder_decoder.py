@@ -12,7 +12,7 @@ from regard import ops
 from regard.attention import record_weights
 from regard.constructor_checks import Share, Weight, checked
 from regard.models.attention_maps import LayerAttention, collect_attention
-from regard.models.link_guide import LinkGuide, TaughtHead
+from regard.models.loss_guides import LinkGuide, RDrop, TaughtHead, refuse_guide
 from regard.models.rnn_decoder import Bridge, DecoderOutput, RecurrentDecoder
 from regard.models.rnn_encoder import EncoderOutput, RecurrentEncoder
 from regard.models.rnn_native_step import PackedState
@@ -136,7 +136,7 @@ class EncoderDecoder(nn.Module, ABC, Generic[AnyState]):
         target_lengths: Tensor,
         *,
         label_smoothing: float = 0.0,
-        guide: LinkGuide | None = None,
+        guide: LinkGuide | RDrop | None = None,
     ) -> ops.SequenceLoss:
         """Return the summed loss of the targets, skipping padding in the output layer; in training with the coverage loss.
 
@@ -147,8 +147,19 @@ class EncoderDecoder(nn.Module, ABC, Generic[AnyState]):
             target_output: (B, T), EOS last.
             target_lengths: (B,), EOS included.
             label_smoothing: eps of the smoothed cross-entropy.
-            guide: links that an attention learns; adds their loss.
+            guide: links that an attention learns, whose loss is added; or R-Drop, which makes two passes.
+
+        Raises:
+            ConfigError: R-Drop with a coverage loss.
         """
+        if isinstance(guide, RDrop):
+            refuse_guide(guide if self.coverage_loss else None, "a model with a coverage loss")
+            twice = (torch.cat((part, part)) for part in (source, source_lengths, target_input))
+            readout, goals = self.decode(*twice, need_weights=False).readout, self.goals(target_output, source)
+            first, second = (unpadded(half, target_lengths) for half in readout.chunk(2))
+            goal, output = unpadded(goals, target_lengths), self.output
+            weights = {"consistency": guide.alpha, "label_smoothing": label_smoothing}
+            return ops.consistent_cross_entropy(first, second, output.weight, output.bias, goal, **weights)
         if guide is None:
             covered = self.training and self.coverage_loss > 0
             readout, weights = self.decode(source, source_lengths, target_input, need_weights=covered)
@@ -182,9 +193,14 @@ def unpadded_loss(output: ops.Linear, readout: Tensor, goals: Tensor, lengths: T
         lengths: (B,) unpadded lengths, 0 to T.
         label_smoothing: eps of the smoothed cross-entropy.
     """
-    real = ops.length_mask(lengths, goals.shape[1]).flatten().nonzero().squeeze(1)
-    hidden, goal = readout.flatten(0, 1).index_select(0, real), goals.flatten().index_select(0, real)
+    hidden, goal = unpadded(readout, lengths), unpadded(goals, lengths)
     return ops.linear_cross_entropy(hidden, output.weight, output.bias, goal, label_smoothing=label_smoothing)
+
+
+def unpadded(steps: Tensor, lengths: Tensor) -> Tensor:
+    """Return the steps (N, ...) within their lengths (B,) of steps (B, T, ...), row by row."""
+    real = ops.length_mask(lengths, steps.shape[1]).flatten().nonzero().squeeze(1)
+    return steps.flatten(0, 1).index_select(0, real)
 
 
 class RecurrentEncoderDecoder(EncoderDecoder[DecoderState | PackedState]):

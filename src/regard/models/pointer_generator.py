@@ -13,7 +13,7 @@ from regard.constructor_checks import Count, checked
 from regard.errors import ConfigError
 from regard.models.attention_maps import LayerAttention
 from regard.models.encoder_decoder import EncoderDecoder
-from regard.models.link_guide import LinkGuide, refuse_guide
+from regard.models.loss_guides import LinkGuide, RDrop, refuse_guide
 from regard.models.rnn_decoder import DecoderOutput
 
 
@@ -127,7 +127,7 @@ class PointerGenerator(EncoderDecoder[CopyState]):
         target_lengths: Tensor,
         *,
         label_smoothing: float = 0.0,
-        guide: LinkGuide | None = None,
+        guide: LinkGuide | RDrop | None = None,
     ) -> ops.SequenceLoss:
         """Return the summed loss of the targets; arguments as in `EncoderDecoder.forward`. See `regard.ops.copy_loss`.
 

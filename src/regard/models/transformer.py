@@ -13,7 +13,7 @@ from regard.models.cross_attention import Source, SourcePairAttention, mean_head
 from regard.models.embedding import PositionKind, ScaledEmbedding, embed_positions, sinusoidal_positions
 from regard.models.encoder_decoder import EncoderDecoder
 from regard.models.input_rows import join_weights
-from regard.models.link_guide import TaughtHead
+from regard.models.loss_guides import TaughtHead
 from regard.models.rnn_decoder import DecoderOutput
 from regard.models.transformer_cache import TransformerState
 from regard.models.transformer_decoder import Decoder

@@ -10,7 +10,7 @@ from regard.ops.area_windows import area_count, area_spans, window_maxima, windo
 from regard.ops.attention_penalties import coverage_loss, doubly_stochastic_penalty, redundancy_penalty
 from regard.ops.cached_attention import cached_attention
 from regard.ops.copying import copy_goals, copy_log_probs, copy_loss, copy_places
-from regard.ops.cross_entropy import SequenceLoss, linear_cross_entropy
+from regard.ops.cross_entropy import SequenceLoss, consistent_cross_entropy, linear_cross_entropy
 from regard.ops.flex_attention import attention, attention_blocks
 from regard.ops.hard import (
     greedy_positions,
@@ -67,6 +67,7 @@ __all__ = [
     "cached_attention",
     "cached_by_owner",
     "causal_mask",
+    "consistent_cross_entropy",
     "copy_goals",
     "copy_log_probs",
     "copy_loss",

@@ -20,7 +20,7 @@ from regard.data.vocabulary import IMPORTED
 from regard.errors import ConfigError, counted
 from regard.metrics import bleu, chrf, exact_match
 from regard.models import EncoderDecoder, build
-from regard.models.link_guide import LinkGuide, TaughtHead
+from regard.models.loss_guides import LinkGuide, RDrop, TaughtHead
 from regard.ops import SequenceLoss
 from regard.tasks.batch_threads import map_batches
 from regard.tasks.confidence import FILE as CONFIDENCE
@@ -238,9 +238,12 @@ class TranslationTraining(TaskTraining[TranslationConfig]):
             progress.message(f"{side} vocabulary: {len(vocabulary)} entries{unknown}")
 
     def loss(self, model: nn.Module, batch: SequenceBatch) -> SequenceLoss:
-        """Return the sums over a batch, with the loss of the links if an attention learns them."""
-        guide = None if batch.links is None else LinkGuide(batch.links, taught_head(self.config))
-        return model(*batch[:5], label_smoothing=self.config.training.label_smoothing, guide=guide)
+        """Return the sums over a batch, with the loss of the links if an attention learns them, or of R-Drop."""
+        training = self.config.training
+        guide = RDrop(training.r_drop) if training.r_drop else None
+        if batch.links is not None:
+            guide = LinkGuide(batch.links, taught_head(self.config))
+        return model(*batch[:5], label_smoothing=training.label_smoothing, guide=guide)
 
     def evaluate(self, model: EncoderDecoder[Any]) -> dict[str, float]:
         """Evaluate the references and, if configured, greedy translations."""

@@ -220,7 +220,7 @@ def choose_attention(
     Args:
         run: a loaded run.
         pairs: sentence pairs, such as the validation set; the first 64 of at most 40 tokens per side are used.
-        taught: name, head and step of the only candidate, an attention that learned links (`regard.models.link_guide.LinkGuide`).
+        taught: name, head and step of the only candidate, an attention that learned links (`regard.models.loss_guides.LinkGuide`).
 
     Returns:
         The best, the first of ties. None without candidates or pairs.

@@ -1,4 +1,4 @@
-"""Guided alignment: which attention of a model learns word links, and its loss."""
+"""What the loss of translation can learn besides the targets: word links, with the attention that learns them, or R-Drop."""
 
 from __future__ import annotations
 
@@ -26,14 +26,25 @@ class TaughtHead(NamedTuple):
     weight: float
 
 
-def refuse_guide(guide: LinkGuide | None, model: str) -> None:
-    """Refuse links for a model that cannot learn them.
+class RDrop(NamedTuple):
+    """Two passes with different dropout that shall predict the same: `regard.ops.consistent_cross_entropy`.
+
+    Attributes:
+        alpha: weight of their divergence.
+    """
+
+    alpha: float
+
+
+def refuse_guide(guide: LinkGuide | RDrop | None, model: str) -> None:
+    """Refuse a guide for a model without one.
 
     Raises:
-        ConfigError: there are links.
+        ConfigError: there is a guide.
     """
     if guide is not None:
-        raise ConfigError(f"{model}: its attention cannot learn word links")
+        what = "is not trained with R-Drop" if isinstance(guide, RDrop) else "its attention cannot learn word links"
+        raise ConfigError(f"{model}: {what}")
 
 
 class LinkGuide(NamedTuple):
