@@ -161,10 +161,10 @@ def test_every_method_explains_or_says_why_not_and_a_row_alone_as_in_a_batch(mak
         torch.testing.assert_close(found[1:2, :, :size], alone[..., :size])
     reasons = (
         "two inputs",
-        "no words of one vocabulary",
+        "has an embedding of its own",
         "each of its inputs by itself",
         "reads two encoders",
-        "no sum of inputs",
+        "more than a linear map",
         "no Transformer",
     )
     assert all(any(reason in said for reason in (*reasons, "the only attention it has")) for said in refused.values()), refused
@@ -210,13 +210,13 @@ def test_all_that_is_rolled_out_comes_from_somewhere(name: str) -> None:
     assert (flow[..., :4].sum(2) > 0).all()
 
 
-def test_a_word_replaces_others_where_both_inputs_have_one_vocabulary() -> None:
+def test_a_word_replaces_others_where_both_inputs_have_one_embedding() -> None:
     batch = of_texts("serial")
     assert (replace_one(batch, draws=2)[batch.inputs.unsqueeze(1).expand(-1, 3, -1)] != 0).all()
-    with pytest.raises(ConfigError, match="the two inputs are no words of one vocabulary"):
+    with pytest.raises(ConfigError, match="each input has an embedding of its own"):
         replace_one(of_images("serial"))
     apart = texts.model_of("serial", sizes=(19, 23, 19), share_embeddings=False, tie_embeddings=False)
-    with pytest.raises(ConfigError, match="the two inputs are no words of one vocabulary"):
+    with pytest.raises(ConfigError, match="each input has an embedding of its own"):
         replace_one(TwoInputBatch(apart, texts.ROWS, texts.LENGTHS, texts.TARGET, TARGET_OUTPUT, TARGET_LENGTHS))
 
 

@@ -133,7 +133,7 @@ def test_on_a_model_that_copies_every_method_points_right(method: Any, norm: str
         ("gru", "rollout", "rollout: RecurrentEncoderDecoder is no Transformer"),
         ("language", "flow", "flow: RecurrentLanguageModel is no Transformer"),
         *[("student", method, "the recurrent decoder of TransformerRecurrent has one attention") for method in ("rollout", "flow", "alti")],
-        ("crossed", "alti", "ALTI: a decoder with two attentions is no sum of inputs"),
+        ("crossed", "alti", "ALTI: more than a linear map follows the attentions of this decoder"),
         ("transformer", "leave-one-area-out", "Transformer attends to single items, not to areas"),
         ("gru", "lime", "method 'lime': expected one of weights, rollout"),
     ],

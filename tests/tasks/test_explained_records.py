@@ -135,7 +135,7 @@ def test_captions_of_a_file_are_explained_by_cells_and_measured(tmp_path: Path, 
     folder = tiny_captions.trained(tmp_path, model=tiny_captions.FAMILIES["soft areas"])
     captions, _ = tiny_captions.write_set(tmp_path, "test", count=5)
     (batch,) = batches_of_run(folder, captions)
-    found = explain_batches([batch], ["leave-one-out", "leave-one-area-out"])
+    found = explain_batches([batch], ["leave-one-out", "leave-one-area-out"]).examples
     run = batch.batch.model
     rows, columns = run.grid  # type: ignore[union-attr,misc]
     cells = rows * columns  # type: ignore[operator]

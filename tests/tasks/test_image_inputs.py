@@ -314,7 +314,7 @@ def test_a_record_shows_the_sentence_the_picture_and_how_both_are_read(scenes: P
 
 def test_methods_explain_by_words_and_cells(run: Path, scenes: Path) -> None:
     files = {"target": scenes / "test.target", "second": scenes / "test.images"}
-    found = explain_batches(batches_of_run(run, scenes / "test.source", **files), ["rollout", "leave-one-out"])
+    found = explain_batches(batches_of_run(run, scenes / "test.source", **files), ["rollout", "leave-one-out"]).examples
     assert len(found) == 5
     words = read_lines(scenes / "test.source")[0].split()
     side = int(CELLS**0.5)

@@ -104,7 +104,7 @@ def test_an_example_without_text_is_reported_and_the_others_keep_their_numbers(k
         tiny_sentences.train(tiny_sentences.configuration(tmp_path, training={"max_updates": 2}), tmp_path / "run")
     told: list[str] = []
     with listening(lambda event: told.append(event.text)):
-        found = explain_batches(batches_of_run(tmp_path / "run", file), ["leave-one-out"])
+        found = explain_batches(batches_of_run(tmp_path / "run", file), ["leave-one-out"]).examples
     assert [(example.number, example.to_json()["number"]) for example in found] == [(1, 1), (3, 3)]
     assert "1 example without text left out, the first is number 2" in told
 
@@ -137,7 +137,8 @@ def test_links_need_sentence_pairs(tmp_path: Path) -> None:
 
 def test_scores_of_an_example_have_a_column_for_each_token() -> None:
     run = translator("word", model=FAMILIES["transformer"]).run
-    for example, (source, target) in zip(explain_batches(translation_batches(run, PAIRS), ["weights", "rollout"]), PAIRS, strict=True):
+    found = explain_batches(translation_batches(run, PAIRS), ["weights", "rollout"]).examples
+    for example, (source, target) in zip(found, PAIRS, strict=True):
         assert example.inputs == source.split()
         assert len(example.outputs) == len(target.split()) + 1
         assert example.scores["rollout"].shape == (len(example.outputs), len(example.inputs))
@@ -154,8 +155,6 @@ def test_measuring_leaves_the_model_as_it_was() -> None:
 def test_what_cannot_be_measured_is_refused() -> None:
     run = translator("word", model=FAMILIES["gru"]).run
     batches = translation_batches(run, PAIRS)
-    with pytest.raises(DataError, match=r"pair 2: a side of it is empty"):
-        translation_batches(run, [PAIRS[0], ("ein", "")])
     with pytest.raises(DataError, match="links: 1 line, but 5 sentence pairs"):
         measure_methods(batches, links=links_of_words(PAIRS[:1]))
     far = links_of_words(PAIRS)
@@ -186,7 +185,7 @@ def test_runs_of_each_task_are_explained(kind: str, tmp_path: Path, run_folder: 
             tiny_language.run(tmp_path, training={"max_updates": 2})
             path.write_text("ein Hund bellt\n\n")
     batches = batches_of_run(folder, path)
-    for example in explain_batches(batches, ["leave-one-out", "input-gradient"]):
+    for example in explain_batches(batches, ["leave-one-out", "input-gradient"]).examples:
         table = example.scores["leave-one-out"]
         assert table.shape == (len(example.outputs), len(example.inputs))
         assert np.isfinite(table).all()
@@ -206,12 +205,10 @@ def test_a_method_agrees_with_itself_and_not_with_its_opposite(monkeypatch: pyte
     assert json.loads(json.dumps(table.to_json()))["agreement"]["alti"]["weights"] == pytest.approx(1.0)
 
 
-@pytest.mark.parametrize(
-    ("text", "message"), [("", "nothing to explain, there is no example with text"), ("ein Hund\n\n", "pair 2: a side")]
-)
-def test_a_file_without_text_is_named(tmp_path: Path, text: str, message: str) -> None:
+@pytest.mark.parametrize("text", ["", "\n\n"])
+def test_a_file_without_text_is_named(tmp_path: Path, text: str) -> None:
     run = trained(tmp_path / "run", kind="word")
     source = tmp_path / "some.source"
     source.write_text(text, encoding="utf-8")
-    with pytest.raises(DataError, match=rf"some\.source: {message}"):
+    with pytest.raises(DataError, match=r"some\.source: nothing to explain, there is no example with text"):
         batches_of_run(run, source)

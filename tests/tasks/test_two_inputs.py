@@ -248,7 +248,7 @@ def test_evaluation_counts_the_words_of_the_first_input(run: Path, tmp_path: Pat
 
 def test_methods_explain_by_the_words_of_both_inputs(run: Path, tmp_path: Path) -> None:
     (tmp_path / "lines").write_text("".join(f"{line}\n" for line in LINES[:3]), encoding="utf-8")
-    found = explain_batches(batches_of_run(run, tmp_path / "lines"), ["weights", "leave-one-out"])
+    found = explain_batches(batches_of_run(run, tmp_path / "lines"), ["weights", "leave-one-out"]).examples
     own = [item.text for item in Translator.open(run).translate(LINES[:3])]
     for example, line, text in zip(found, LINES, own, strict=False):
         assert example.inputs == line.split()
@@ -257,7 +257,7 @@ def test_methods_explain_by_the_words_of_both_inputs(run: Path, tmp_path: Path) 
         assert (example.scores["leave-one-out"] != 0).all(1).any()
     (tmp_path / "texts").write_text("".join(f"{line}\n" for line in TEXTS[:3]), encoding="utf-8")
     (tmp_path / "second").write_text("".join(f"{line}\n" for line in SECOND[:3]), encoding="utf-8")
-    apart = explain_batches(batches_of_run(run, tmp_path / "texts", second=tmp_path / "second"), ["leave-one-out"])
+    apart = explain_batches(batches_of_run(run, tmp_path / "texts", second=tmp_path / "second"), ["leave-one-out"]).examples
     for one, other in zip(found, apart, strict=True):
         assert one.inputs == other.inputs
         assert one.scores["leave-one-out"] == pytest.approx(other.scores["leave-one-out"])

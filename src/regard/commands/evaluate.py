@@ -21,13 +21,14 @@ from regard.commands.options import (
     MaxLength,
     Precision,
     RunFolder,
+    named_files,
     refuse,
     refuse_overwriting,
 )
 from regard.commands.streaming import WORKER
 from regard.commands.terminal import write_line
 from regard.commands.translation import usable_decoding
-from regard.errors import ConfigError, DataError
+from regard.errors import ConfigError
 from regard.strict_json import dump_json
 
 commands = typer.Typer()
@@ -124,7 +125,7 @@ def evaluate(
     if given[needed] is None:
         raise ConfigError(f"{needed}: needed, to measure a run of the task {task}")
     read = [run, source, target, second_source, links, captions, frequencies, features, regions, examples, text]
-    refuse_overwriting({"--json": json_file, "--output": output}, read)
+    refuse_overwriting({"--json": json_file, "--output": output}, read, named=named_files(second_source, images))
     report, outputs = _measure(run, task, given)
     contents = {}
     if json_file is not None:
@@ -170,6 +171,7 @@ def _translation(run: Path, given: Mapping[str, Any]) -> tuple[dict[str, Any], l
     from regard.metrics import paired_bootstrap
     from regard.tasks.translation_evaluation import describe_comparison, describe_translation_scores, evaluate_translation, read_links
     from regard.tasks.translation_prediction import Translator
+    from regard.tasks.translation_run import check_inputs
 
     known = read_links(given["--links"], given["--link-unit"] or "word") if given["--links"] is not None else None
     others, baseline = given["--ensemble"] or [], given["--baseline"]
@@ -194,12 +196,7 @@ def _translation(run: Path, given: Mapping[str, Any]) -> tuple[dict[str, Any], l
         columns=sorted(columns),
         languages=translator.run.config.data.languages,
     )
-    if translator.run.config.second is not None:
-        named = given["--second-source"]
-        how = ["the source and the second input of a pair" if named is None else f"the second from --second-source {named}"]
-        for number, (line, _) in enumerate(pairs, start=1):
-            if missing := translator.run.vocabularies.source.missing(line, *how):
-                raise DataError(f"{named or given['--source']}, line {number}: {missing}")
+    check_inputs(translator.run, [line for line, _ in pairs], given["--source"], given["--second-source"])
     decoding = usable_decoding(translator.run, **_changes(given))
     tokenize = given["--tokenize"] or "13a"
     evaluation = evaluate_translation(translator, pairs, decoding=decoding, links=known, tokenize=tokenize)

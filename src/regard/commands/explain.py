@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from regard.commands.options import ImageFolder, LinkUnit, RunFolder, refuse, refuse_overwriting
+from regard.commands.options import ImageFolder, LinkUnit, RunFolder, named_files, refuse, refuse_overwriting
 from regard.commands.terminal import write_line
 from regard.errors import ConfigError, counted
 from regard.strict_json import dump_json
@@ -33,9 +34,11 @@ def explain(
     links: Annotated[Path | None, typer.Option(help="with --faithfulness: known links of the pairs (source-target, source?target)")] = None,
     regions: Annotated[Path | None, typer.Option(help="with --faithfulness of a captioner: the boxes that words name, JSONL")] = None,
     link_unit: Annotated[LinkUnit, typer.Option(help="unit of the links")] = "word",
-    outputs: Annotated[int, typer.Option(min=1, help="with --faithfulness: outputs measured per example")] = 3,
-    max_words: Annotated[int, typer.Option(min=1, help="without --method: remove 1 up to this many words")] = 5,
-    random_draws: Annotated[int, typer.Option(min=1, help="without --method: random draws of words per example")] = 5,
+    outputs: Annotated[int | None, typer.Option(min=1, help="with --faithfulness: outputs measured per example (default: 3)")] = None,
+    max_words: Annotated[int | None, typer.Option(min=1, help="without --method: remove 1 up to this many words (default: 5)")] = None,
+    random_draws: Annotated[
+        int | None, typer.Option(min=1, help="without --method: random draws of words per example (default: 5)")
+    ] = None,
     seed: Annotated[int, typer.Option(min=0, max=2**63 - 1, help="seed of the random draws")] = 1,
     json_file: Annotated[Path | None, typer.Option("--json", help="write the results to this JSON file")] = None,
     output: Annotated[
@@ -49,18 +52,19 @@ def explain(
     attention, that is the most attended words of each label, the overlap of the hops, and whether the attended words decide the label.
     """
     read = [run, examples, source, second_source, target, faithfulness, links, regions]
-    refuse_overwriting({"--json": json_file, "--output": output}, read)
+    refuse_overwriting({"--json": json_file, "--output": output}, read, named=named_files(second_source, images))
     seconds: dict[str, Path | None] = {"--second-source": second_source, "--images": images}
     if not method:
         given = {"--source": source, **seconds, "--target": target, "--faithfulness": faithfulness, "--links": links, "--regions": regions}
-        refuse(given, "goes with --method NAME, or --method all")
+        refuse({**given, "--outputs": outputs}, "goes with --method NAME, or --method all")
         if examples is None:
             raise ConfigError("--examples: needs a file of labelled examples; other runs need --method")
-        _explain_labels(run, examples, (max_words, random_draws, seed), json_file, output)
+        _explain_labels(run, examples, (max_words or 5, random_draws or 5, seed), json_file, output)
         return
     refuse({"--output": output}, "not with --method; `regard view RUN --method NAME -o page.html` draws the scores, --json writes them")
+    refuse({"--max-words": max_words, "--random-draws": random_draws}, "not with --method")
     if faithfulness is None:
-        refuse({"--links": links, "--regions": regions}, "goes with --faithfulness FILE")
+        refuse({"--links": links, "--regions": regions, "--outputs": outputs}, "goes with --faithfulness FILE")
         _explain(run, _only_one(examples, source), target, (second_source, images), method, json_file)
         return
     refuse({"--examples": examples, "--source": source}, "not with --faithfulness, which names the examples")
@@ -71,9 +75,8 @@ def explain(
     methods = _methods(method)
     batches = batches_of_run(run, faithfulness, target=target, second=second_source, images=images, regions=regions)
     known = None if links is None else read_links(links, link_unit)
-    table = measure_methods(batches, methods, links=known, outputs=outputs, seed=seed)
-    if "all" not in method and (refused := next((each.refused for each in table.methods if each.refused), None)):
-        raise ConfigError(refused)
+    table = measure_methods(batches, methods, links=known, outputs=outputs or 3, seed=seed)
+    _refuse_undefined(method, [each.refused for each in table.methods if each.refused])
     describe_table(table, write_line)
     _write(json_file, {"run": str(run), **table.to_json()})
 
@@ -82,13 +85,17 @@ def _explain(
     run: Path, examples: Path, target: Path | None, seconds: tuple[Path | None, Path | None], method: list[str], json_file: Path | None
 ) -> None:
     from regard.tasks.explained_examples import batches_of_run, describe_example, explain_batches
+    from regard.tasks.method_faithfulness import undefined_lines
 
     methods = _methods(method)
     found = explain_batches(batches_of_run(run, examples, target=target, second=seconds[0], images=seconds[1]), methods)
-    for example in found:
-        write_line(f"{example.number}: {' '.join(example.inputs)} -> {' '.join(example.outputs)}")
+    _refuse_undefined(method, found.refused.values())
+    for example in found.examples:
+        write_line(example.to_line())
         describe_example(example, write_line)
-    _write(json_file, {"run": str(run), "examples": [example.to_json() for example in found]})
+    for line in undefined_lines(found.refused):
+        write_line(line)
+    _write(json_file, {"run": str(run), "examples": [example.to_json() for example in found.examples], "not_defined": found.refused})
 
 
 def _explain_labels(run: Path, examples: Path, settings: tuple[int, int, int], json_file: Path | None, output: Path | None) -> None:
@@ -114,6 +121,14 @@ def _methods(names: list[str]) -> list[Any]:
 
     check_methods(names)
     return list(METHODS if ALL in names else dict.fromkeys(names))
+
+
+def _refuse_undefined(asked: list[str], refused: Iterable[str]) -> None:
+    """Refuse methods that were asked for by name but are not defined for the model."""
+    from regard.tasks.explained_records import ALL
+
+    if ALL not in asked and (first := next(iter(refused), None)):
+        raise ConfigError(first)
 
 
 def _only_one(examples: Path | None, source: Path | None) -> Path:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Literal
@@ -38,7 +38,7 @@ SecondSource = Annotated[
     Path | None, typer.Option(help="second inputs, line by line with the first, for a model that reads two; - is standard input")
 ]
 ImageFolder = Annotated[
-    Path | None, typer.Option("--images", help="folder of the images that second inputs name; default: that of --second-source")
+    Path | None, typer.Option("--images", help="folder of the images that second inputs name; default: that of the file with their names")
 ]
 Beam = Annotated[int | None, typer.Option(min=1, help="beam width; 1 is greedy decoding")]
 BatchSize = Annotated[int | None, typer.Option(min=1, help="sentences per batch")]
@@ -91,12 +91,20 @@ def refuse_model_folder(run: Path, verb: str) -> None:
         raise ConfigError(f"{run}: not a run folder, it has no config.yaml; to {verb} a Hugging Face model, say --hf {run}")
 
 
-def refuse_overwriting(outputs: Mapping[str, Path | None], inputs: Iterable[str | Path | None]) -> None:
+def refuse_overwriting(
+    outputs: Mapping[str, Path | None],
+    inputs: Iterable[str | Path | None],
+    *,
+    named: Iterable[Path] = (),
+    pictures: bool = False,
+) -> None:
     """Refuse output files that are inputs of the command, which would be lost; standard input redirected from a file is one.
 
     Args:
         outputs: files to write, by option.
         inputs: files to read, run folders, and folders of which every file is an input; None, patterns and names of nothing do not count.
+        named: what lines of the inputs name, perhaps files; see `named_files`.
+        pictures: whether the outputs may be pictures; else a file with the ending of an image is refused.
 
     Raises:
         ConfigError: the message names the option and the file.
@@ -105,6 +113,7 @@ def refuse_overwriting(outputs: Mapping[str, Path | None], inputs: Iterable[str 
     read = [path.stat() for path in given if path.is_file()]
     with suppress(OSError):  # a closed standard input
         read.append(os.fstat(0))
+    named = list(named) if any(path is not None and path.is_file() for path in outputs.values()) else []
     for option, path in outputs.items():
         if path is None:
             continue
@@ -112,8 +121,34 @@ def refuse_overwriting(outputs: Mapping[str, Path | None], inputs: Iterable[str 
             raise ConfigError(f"{option} -: expected a file, not standard output")
         if path.is_file() and any(stat.S_ISREG(found.st_mode) and os.path.samestat(found, path.stat()) for found in read):
             raise ConfigError(f"{option} {path}: is an input of this command, which it would replace")
+        if path.is_file() and any(_same(path, other) for other in named):
+            raise ConfigError(f"{option} {path}: is named in an input of this command, which it would replace")
+        if path.is_file() and not pictures and path.suffix.lower() in _image_endings():
+            raise ConfigError(f"{option} {path}: is an image, which this command would replace by text")
         if any(_belongs(path, folder) for folder in given if folder.is_dir()):
             raise ConfigError(f"{option} {path}: is a file of an input folder of this command, which it would replace")
+
+
+def named_files(names: str | Path | None, folder: str | Path | None) -> Iterator[Path]:
+    """Yield what the lines of a file of second inputs may name: images in `folder`, or beside it if None. A pipe is not read."""
+    from regard.data.lines import stream_lines
+
+    if names is not None and Path(names).is_file():
+        base = Path(names).parent if folder is None else Path(folder)
+        yield from (base / line for line in stream_lines(names))
+
+
+def _same(path: Path, other: Path) -> bool:
+    try:
+        return os.path.samestat(path.stat(), other.stat())
+    except (OSError, ValueError):  # no file, or no name of one
+        return False
+
+
+def _image_endings() -> tuple[str, ...]:
+    from regard.data.images import ENDINGS
+
+    return ENDINGS
 
 
 def _belongs(path: Path, folder: Path) -> bool:

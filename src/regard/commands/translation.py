@@ -23,6 +23,7 @@ from regard.commands.options import (
     Precision,
     RunFolder,
     SecondSource,
+    named_files,
     refuse_overwriting,
 )
 from regard.commands.streaming import PREFIX, SECOND, InputItem, answer_lines, complete_reader, input_chunks, paired_chunks, text_reader
@@ -100,7 +101,8 @@ def translate(
         (document and (files or second_source or prefix or links or json_lines or json_input or sample or n_best > 1), DOCUMENT_ALONE),
         (language != "en" and not document, "--language: only with --document"),
     )
-    refuse_overwriting({"--links": None if links == Path("-") else links}, [run, *(files or []), second_source, prefix, terms])
+    read = [run, *(files or []), second_source, prefix, terms]
+    refuse_overwriting({"--links": None if links == Path("-") else links}, read, named=named_files(second_source, images))
     beginnings, glossary = Beginnings(prefix), Glossary(read_terms(terms)) if terms else None
     translator = Translator.open(run, *(others or []))
     translator.use_images(images, names=second_source)

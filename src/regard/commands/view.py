@@ -61,7 +61,7 @@ def view(
     from regard.viewer import group_by_example, read_records, render_alignment
     from regard.viewer.history import share_images
 
-    refuse_overwriting({"--output": output}, [*(runs or []), *(image or []), hf])
+    refuse_overwriting({"--output": output}, [*(runs or []), *(image or []), hf], pictures=True)
     if (runs is None) == (hf is None):
         raise ConfigError("view: give run folders or record files, or --hf and the folder of a Hugging Face model")
     if hf is not None:
@@ -79,21 +79,28 @@ def view(
             for path in paths:
                 refuse_model_folder(path, "show")
             seen = _inputs(text, image, paths)
+            second = [Path(part) for line in seen if isinstance(line, str) for part in line.split("\t")[1:]]
+            refuse_overwriting({"--output": output}, (), named=second, pictures=True)
             with progress.stage("Recording attention", unit="examples"):
                 records = side_by_side(paths, seen, target=target, beam_size=beam_size, methods=method or (), images=Path())
+    asked = [map_]
     if map_ is None and (output is None or output.suffix.lower() not in (".html", ".json")):
-        map_ = _asked_map(records, method or [])
-    chosen: dict[str, Any] = {"map": map_, "head": None if head is None else head - 1}
+        asked = _asked_maps(records, method or []) or [None]
+    chosen: dict[str, Any] = {"map": asked[0], "head": None if head is None else head - 1}
     if example is not None:
         records = choose_example(records, example)
     if output is not None:
+        if len(asked) > 1:
+            others = ", ".join(f"--map {shown(name)}" for name in asked[1:] if name)
+            progress.message(f"{output}: draws {asked[0] or 'the alignment'}; for the others: {others}", warning=True)
         with progress.stage(f"Writing {output}"):
             save_records(records, output, **chosen)
         write_line(f"{output}: {counted(len(group_by_example(records)), 'example')}")
         return
     last = [group[-1] for group in group_by_example(records)]
     size = {"width": terminal_width(), "color": sys.stdout.isatty()}
-    write_line("\n\n".join(f"{_told(record, **chosen)}{render_alignment(record, **size, **chosen)}" for record in last))
+    drawn = [(record, {**chosen, "map": name}) for record in last for name in asked]
+    write_line("\n\n".join(f"{_told(record, **which)}{render_alignment(record, **size, **which)}" for record, which in drawn))
 
 
 def _told(record: AttentionRecord, *, map: str | None, head: int | None) -> str:
@@ -108,11 +115,12 @@ def _told(record: AttentionRecord, *, map: str | None, head: int | None) -> str:
     return f"{told}\n" if len(record.maps) > 1 or heads > 1 or update else ""
 
 
-def _asked_map(records: Sequence[AttentionRecord], methods: list[str]) -> str | None:
-    """Return the name of the map of the only requested method, or None."""
-    if len(methods) != 1:
-        return None
-    return next((found.name for record in records for found in record.maps if found.method == methods[0]), None)
+def _asked_maps(records: Sequence[AttentionRecord], methods: list[str]) -> list[str | None]:
+    """Return the names of the maps of the requested methods: of each one, or two for a text and an image; None is the alignment."""
+    if not methods:
+        return []
+    own = dict.fromkeys(found.name for record in records for found in record.maps if found.method)
+    return [*([None] if "weights" in methods else []), *own]
 
 
 def _inputs(text: list[str] | None, image: list[Path] | None, runs: Sequence[Path] = ()) -> list[str] | list[Path]:
@@ -128,6 +136,8 @@ def _inputs(text: list[str] | None, image: list[Path] | None, runs: Sequence[Pat
             raise ConfigError(f"--text {shown(wrong)}: a tab; with --image it is the first input alone")
         if len(text) != len(image):
             raise ConfigError(f"--text and --image: {len(text)} and {len(image)}, expected an image for each text")
+        if gone := next((path for path in image if not path.is_file()), None):
+            raise ConfigError(f"--image {gone}: no such file")
         return [join_inputs(line, str(path.resolve())) for line, path in zip(text, image, strict=True)]
     return image if image is not None else text if text is not None else list(input_lines("a line"))
 

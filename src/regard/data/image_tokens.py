@@ -58,7 +58,7 @@ class ImageTokens(Vocabulary):
         optional: a missing file is a missing image without tokens.
 
     Attributes:
-        absent: names encoded so far whose file was missing.
+        absent: names encoded whose file was missing, until they are reported.
 
     Example:
         >>> import tempfile

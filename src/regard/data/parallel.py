@@ -6,6 +6,7 @@ import hashlib
 import os
 import random
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 from regard.data.lines import read_lines, stat_rereadable, stream_lines, unreadable, whole_characters, write_files
@@ -61,7 +62,7 @@ def read_pairs(
         pairs = list(zip(sources, targets, strict=True))
     else:
         with stage(f"Reading {source}", unit="pairs") as reading:
-            pairs = list(reading.track(stream_pairs(source, columns=columns, languages=languages)))
+            pairs = list(reading.track(stream_pairs(source, columns=columns, languages=languages, apart=second)))
     if not pairs:
         raise DataError(f"{source}: no lines, expected at least one sentence pair")
     if second is None:
@@ -100,7 +101,12 @@ def join_inputs(first: str, second: str) -> str:
 
 
 def stream_pairs(
-    source: str | Path, target: str | Path | None = None, *, columns: Sequence[int] = (2,), languages: Languages | None = None
+    source: str | Path,
+    target: str | Path | None = None,
+    *,
+    columns: Sequence[int] = (2,),
+    languages: Languages | None = None,
+    apart: str | Path | None = None,
 ) -> Iterator[SentencePair]:
     """Yield the pairs that `read_pairs` returns, without holding them in memory.
 
@@ -109,6 +115,7 @@ def stream_pairs(
         target: as for `read_pairs`.
         columns: of one file of pairs, how many are allowed; the second of three is the second input, in JSON the key "second".
         languages: as for `read_pairs`.
+        apart: the file of second inputs, if they have one: then JSON objects may have none.
 
     Raises:
         DataError: see `read_pairs`; raised when the iteration comes there. Of two files the shorter one ends the iteration: compare
@@ -128,7 +135,7 @@ def stream_pairs(
         yield from stream_tmx(source, languages)
         return
     name = str(source).removesuffix(".gz")
-    parse = {".jsonl": _from_json, ".tsv": _from_columns}.get(os.path.splitext(name)[1])
+    parse = {".jsonl": partial(_from_json, apart=apart), ".tsv": _from_columns}.get(os.path.splitext(name)[1])
     if parse is None:
         raise DataError(f"{source}: expected a .jsonl, .tsv or .tmx file of pairs, or a second file with the targets (--target)")
     for number, line in enumerate(stream_lines(source), start=1):
@@ -260,13 +267,15 @@ def _from_columns(line: str, where: str, columns: Sequence[int]) -> SentencePair
     return "\t".join(inputs), target
 
 
-def _from_json(line: str, where: str, columns: Sequence[int]) -> SentencePair:
+def _from_json(line: str, where: str, columns: Sequence[int], *, apart: str | Path | None = None) -> SentencePair:
     try:
         item = parse_json(line)
     except (ValueError, RecursionError) as error:
         raise DataError(f'{where}: not JSON, expected {{"source": ..., "target": ...}}') from error
     if not isinstance(item, dict):
         raise DataError(f'{where}: expected an object {{"source": ..., "target": ...}}, found {type(item).__name__}')
+    if apart is not None and "second" in item:
+        raise DataError(f'{where}: has a "second" input, and so has {apart}; give one of them')
     two = 3 in columns and (2 not in columns or "second" in item)
     for key in ("source", "second", "target") if two else ("source", "target"):
         if not isinstance(item.get(key), str):

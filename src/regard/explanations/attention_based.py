@@ -94,6 +94,8 @@ def value_norms(batch: ModelBatch, *, every_layer: bool = False) -> Tensor:
     layers: list[int | None] = [None]
     if every_layer:
         layers = [*range(len(model.decoder.layers))] if isinstance(getattr(model, "decoder", None), Decoder) else []
+        if isinstance(getattr(getattr(model, "decoder", None), "attention", None), TwoAttentions):
+            raise _apart("value norms of all layers")
         if len(layers) < 2:
             raise ConfigError(f"value norms of all layers: {type(model).__name__} shows the only attention it has; take value-norms")
     found = []
@@ -193,7 +195,8 @@ def shown_attentions(batch: ModelBatch, method: str, *, layer: int | None = None
 
 
 def _apart(method: str) -> ConfigError:
-    return ConfigError(f"{method}: this decoder attends to each of its inputs by itself; take weights, input gradients or leave-one-out")
+    others = "take weights, input-gradient, integrated-gradients or leave-one-out"
+    return ConfigError(f"{method}: this decoder attends to each of its inputs by itself; {others}")
 
 
 def _read(batch: ModelBatch, attention: nn.Module, method: str) -> _Reading:

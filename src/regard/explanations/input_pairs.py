@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from regard import ops
-from regard.errors import ConfigError
+from regard.errors import ConfigError, DataError
 from regard.explanations.batches import TranslationBatch, check_model, take_away
 from regard.models import TwoInputRecurrent, TwoInputTransformer
 from regard.models.image_embedding import ImageEmbedding
@@ -36,6 +36,7 @@ class TwoInputBatch(TranslationBatch):
 
     Raises:
         ConfigError: a model of one input; or see `check_model`.
+        DataError: a row without EOS after each input, or with more.
 
     Example:
         >>> from regard.config import TransformerConfig
@@ -53,6 +54,10 @@ class TwoInputBatch(TranslationBatch):
         check_model(self.model)
         if not isinstance(self.model, TwoInputTransformer | TwoInputRecurrent):
             raise ConfigError(f"explanations: {type(self.model).__name__} reads one input; take TranslationBatch")
+        ends = (ops.length_mask(self.source_lengths, self.source.shape[1]) & (self.source == END)).sum(1)
+        if (wrong := (ends != 2).nonzero()).numel():
+            row = int(wrong[0])
+            raise DataError(f"explanations: row {row} of source has {int(ends[row])} times EOS ({END}), expected 2: one after each input")
 
     @property
     def inputs(self) -> Tensor:
@@ -124,11 +129,11 @@ class TwoInputBatch(TranslationBatch):
         """Return the embedding of both inputs.
 
         Raises:
-            ConfigError: they are not embedded alike.
+            ConfigError: each has its own.
         """
         first, second = self._embeddings
         if first is not second:
-            raise ConfigError("explanations: the two inputs are no words of one vocabulary, so no word stands in for both")
+            raise ConfigError("explanations: each input has an embedding of its own, so no random word stands in for both")
         return first
 
     def _first_vectors(self) -> Tensor:

@@ -100,7 +100,7 @@ def record_layers(batch: ModelBatch, method: str) -> list[tuple[Sublayer, ...]]:
         what = f"the recurrent decoder of {type(batch.model).__name__} has" if calls else f"{type(batch.model).__name__} is no Transformer:"
         raise ConfigError(
             f"{method}: {what} one attention without layers and residual connections around it; "
-            "take weights, value norms, the gradient methods or leave-one-out"
+            "take weights, input-gradient, integrated-gradients or leave-one-out"
         )
     found: list[tuple[Sublayer, ...]] = []
     times: dict[int, int] = {}
@@ -128,7 +128,7 @@ def _check_decoder(model: Any, method: str) -> None:
     if model.encoder.flat or isinstance(layer, SerialDecoderLayer) or share is not None:
         raise ConfigError(
             f"{method}: not for a decoder that reads two encoders in series, as one source or under a third attention; take weights, "
-            "gradients or leave-one-out"
+            "input-gradient, integrated-gradients or leave-one-out"
         )
 
 

@@ -148,8 +148,8 @@ def contributions(sublayer: Sublayer) -> dict[str, Tensor]:
     """
     if sublayer.mapped:
         raise ConfigError(
-            "ALTI: a decoder with two attentions is no sum of inputs; a crossed one sends what each found through a feed-forward before "
-            "they are joined"
+            "ALTI: more than a linear map follows the attentions of this decoder, which adds two of them or sends each through a "
+            "feed-forward layer; take weights, input-gradient, integrated-gradients or leave-one-out"
         )
     (branch,) = sublayer.branches
     areas = branch.attention.areas

@@ -68,7 +68,7 @@ def explained_run(study: StudyConfig, cell: StudyCell, run: Path) -> dict[str, A
     methods = METHODS if ALL in study.methods else cast(Sequence[Method], tuple(dict.fromkeys(study.methods)))
     try:
         batches = _batches(study.task, run, test, count)
-    except ConfigError as error:  # a model of two inputs
+    except ConfigError as error:  # a model that copies
         progress.message(f"{cell.name}: {error}")
         return {"asked": explained_as(study), "figures": []}
     table = measure_methods(batches, methods, links=links, outputs=2, seed=cell.seed)

@@ -95,6 +95,7 @@ def _translation(run: Path, test: Mapping[str, str], metric: str) -> RunMeasures
     pairs = pairs_of(translator.run.config, test)
     links = known_links(test) if translator.run.config.model.attends else None
     found = evaluate_translation(translator, pairs, links=links)
+    translator.run.vocabularies.tell_missing_images()
     references = [pair[1] for pair in pairs]
     if metric == "exact match":
         kind, counts = "mean", _percent([output == reference for output, reference in zip(found.outputs, references, strict=True)])

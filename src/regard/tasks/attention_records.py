@@ -142,8 +142,10 @@ def translation_records(
             raise ConfigError(f"--target: goes with one sentence, found {len(lines)}")
         found = [translator.align_layers(lines[0], target)]
         if found[0] is not None and methods:
-            (pair,) = translation_batches(translator.run, [(lines[0], target)])
-            found = [add_methods(found[0], pair.batch, methods, query="target", keys=_read_items(found[0]), kind="alignment")]
+            pairs = translation_batches(translator.run, [(lines[0], target)])
+            if not pairs:
+                raise DataError("--target: without text there is nothing to explain")
+            found = [add_methods(found[0], pairs[0].batch, methods, query="target", keys=_read_items(found[0]), kind="alignment")]
     else:
         decoding = with_options(translator.run.config.decoding, {"beam_size": beam_size})
         translations = translator.translate(lines, decoding=decoding, n_best=decoding.beam_size, need_attention=True)
@@ -157,6 +159,7 @@ def translation_records(
                 record and explained_translation(translator.run, record, item, methods)
                 for record, item in zip(found, translations, strict=True)
             ]
+    translator.run.vocabularies.tell_missing_images()
     records = [record for record in found if record is not None]
     if not records:
         raise DataError("no attention to show: the input holds no text")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -32,7 +32,7 @@ from regard.tasks.classification_run import SentenceRun, open_sentence_run
 from regard.tasks.language_training import LanguageRun, open_language_run
 from regard.tasks.run_folder import device_of, run_task
 from regard.tasks.translation_prediction import Translator
-from regard.tasks.translation_run import TranslationRun
+from regard.tasks.translation_run import TranslationRun, check_inputs
 from regard.tasks.word_links import LinkUnit, overlap_shares, regroup_weights, unit_spans
 from regard.viewer import Grid
 from regard.viewer.text import visible
@@ -52,6 +52,8 @@ class ExplainedBatch(NamedTuple):
         pairs: texts and tokens of each sentence pair; empty for other tasks.
         regions: per caption the cells, (L,) bool, of words with known regions, by position.
         numbers: of the examples among those given, from 1.
+        given: the number of all sentence pairs given, those left out included; 0 for other tasks.
+        starts: per example of two inputs the number of inputs of the first; empty for models of one.
     """
 
     batch: ModelBatch
@@ -60,6 +62,8 @@ class ExplainedBatch(NamedTuple):
     pairs: list[tuple[SentencePair, TokenizedText, TokenizedText]]
     regions: list[dict[int, np.ndarray]] = []  # noqa: RUF012 - never changed
     numbers: Sequence[int] = ()
+    given: int = 0
+    starts: Sequence[int] = ()
 
 
 class ExplainedExample(NamedTuple):
@@ -71,6 +75,7 @@ class ExplainedExample(NamedTuple):
         scores: (outputs, inputs) per method.
         number: among the examples given, from 1.
         after_inputs: whether output t has the inputs 1 to t only, as in a language model; input 0 begins the line.
+        start: of two inputs, the number of `inputs` that are of the first; None for models of one.
     """
 
     inputs: list[str]
@@ -78,11 +83,18 @@ class ExplainedExample(NamedTuple):
     scores: dict[Method, np.ndarray]
     number: int = 1
     after_inputs: bool = False
+    start: int | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """Return the example as a JSON value."""
+        """Return the example as a JSON value; `first_inputs` is how many of the inputs are of the first of two."""
         scores = {name: found.tolist() for name, found in self.scores.items()}
-        return {"number": self.number, "inputs": self.inputs, "outputs": self.outputs, "scores": scores}
+        split = {} if self.start is None else {"first_inputs": self.start}
+        return {"number": self.number, "inputs": self.inputs, **split, "outputs": self.outputs, "scores": scores}
+
+    def to_line(self) -> str:
+        """Return number, inputs and outputs; a bar between two inputs."""
+        inputs = self.inputs if self.start is None else [*self.inputs[: self.start], "|", *self.inputs[self.start :]]
+        return f"{self.number}: {' '.join(inputs)} -> {' '.join(self.outputs)}"
 
 
 def pair_batch(run: TranslationRun, sources: Sequence[list[int]], targets: Sequence[list[int]]) -> TranslationBatch:
@@ -93,25 +105,31 @@ def pair_batch(run: TranslationRun, sources: Sequence[list[int]], targets: Seque
 
 
 def translation_batches(run: TranslationRun, pairs: Sequence[SentencePair]) -> list[ExplainedBatch]:
-    """Return batches of sentence pairs, in order, cut to `data.max_length` tokens per side.
-
-    Raises:
-        DataError: a pair with an empty side.
-    """
-    limit, found, cut = run.config.data.max_length, [], 0
+    """Return batches of sentence pairs, in order, cut to `data.max_length` tokens; report and leave out those with an empty side."""
+    limit, found, cut, two = run.config.data.max_length, [], 0, run.config.second is not None
+    empty = list[int](), list[int]()  # sources, and targets of the others
     for start in range(0, len(pairs), BATCH_SIZE):
-        some = pairs[start : start + BATCH_SIZE]
-        whole = [(pair, run.vocabularies.source.encode(pair[0]), run.vocabularies.target.encode(pair[1])) for pair in some]
-        encoded = [(pair, source.first(limit), target.first(limit)) for pair, source, target in whole]
-        cut += sum(one[1:] != other[1:] for one, other in zip(encoded, whole, strict=True))
-        for number, (_, source, target) in enumerate(encoded, start=start + 1):
-            if not source.ids or source.ids == [EOS] or not target.ids:
-                raise DataError(f"pair {number}: a side of it is empty; there is nothing to explain")
+        encoded, numbers = list[tuple[SentencePair, TokenizedText, TokenizedText]](), list[int]()
+        for number, pair in enumerate(pairs[start : start + BATCH_SIZE], start=start + 1):
+            whole = run.vocabularies.source.encode(pair[0]), run.vocabularies.target.encode(pair[1])
+            if (blank := not whole[0].ids or whole[0].ids == [EOS]) or not whole[1].ids:
+                empty[0 if blank else 1].append(number)
+                continue
+            source, target = (side.first(limit) for side in whole)
+            cut += (source, target) != whole
+            encoded.append((pair, source, target))
+            numbers.append(number)
+        if not encoded:
+            continue
         batch = pair_batch(run, [source.ids for _, source, _ in encoded], [target.ids for *_, target in encoded])
         inputs = [_input_texts(run, source) for _, source, _ in encoded]
         outputs = [[*target.pieces, "</s>"] for *_, target in encoded]
-        found.append(ExplainedBatch(batch, inputs, outputs, encoded, numbers=range(start + 1, start + 1 + len(some))))
+        starts = [source.ids.index(EOS) for _, source, _ in encoded] if two else []
+        found.append(ExplainedBatch(batch, inputs, outputs, encoded, numbers=numbers, given=len(pairs), starts=starts))
     _report_cut(cut, limit)
+    run.vocabularies.tell_missing_images()
+    _report_empty(empty[0])
+    _report_empty(empty[1], "with an empty target or translation")
     return found
 
 
@@ -166,9 +184,9 @@ def _report_cut(count: int, limit: int) -> None:
         progress.message(f"{counted(count, 'example')} cut to data.max_length, {limit} tokens", warning=True)
 
 
-def _report_empty(numbers: Sequence[int]) -> None:
+def _report_empty(numbers: Sequence[int], which: str = "without text") -> None:
     if numbers:
-        progress.message(f"{counted(len(numbers), 'example')} without text left out, the first is number {numbers[0]}", warning=True)
+        progress.message(f"{counted(len(numbers), 'example')} {which} left out, the first is number {numbers[0]}", warning=True)
 
 
 def caption_batches(run: CaptionRun, examples: CaptionSet) -> list[ExplainedBatch]:
@@ -252,16 +270,12 @@ def batches_of_run(
         if given is not None and task != "translation":
             raise ConfigError(f"{name}: {folder} is a run of the task {task}, which {what}")
     if regions is not None and task != "captioning":
-        raise ConfigError(f"--regions: {folder} is a run of the task {task}, which reads no images")
+        raise ConfigError(f"--regions: {folder} is a run of the task {task}; only captioners are measured by regions")
     match task:
         case "translation":
             translator = Translator.open(folder)
             translator.use_images(images, names=second)
-            run, pairs = translator.run, _pairs(translator, Path(examples), target, second)
-            try:
-                found = translation_batches(run, pairs)
-            except DataError as error:
-                raise DataError(f"{examples}: {error}") from error
+            found = translation_batches(translator.run, _pairs(translator, Path(examples), target, second))
         case "classification" | "entailment":
             sentences = open_sentence_run(folder)
             found = label_batches(sentences, [each.texts for each in read_labelled_file(sentences.config, examples).examples])
@@ -280,10 +294,13 @@ def _pairs(translator: Translator, examples: Path, target: str | Path | None, se
         raise ConfigError(f"--second-source: {translator.run.folder} reads one input")
     if target is not None or examples.name.lower().removesuffix(".gz").endswith((".tsv", ".jsonl", ".tmx")):
         columns = config.pair_columns if second is None else (2,)
-        return read_pairs(examples, target, second, columns=columns, languages=config.data.languages)
+        pairs = read_pairs(examples, target, second, columns=columns, languages=config.data.languages)
+        check_inputs(translator.run, [source for source, _ in pairs], examples, second)
+        return pairs
     lines = read_lines(examples)
     if second is not None:
         lines = join_file(lines, examples, second)
+    check_inputs(translator.run, lines, examples, second)
     return [(line, found.text) for line, found in zip(lines, translator.translate(lines), strict=True)]
 
 
@@ -304,7 +321,19 @@ def finite_scores(item: ExplainedBatch, method: Method) -> torch.Tensor:
     return found
 
 
-def explain_batches(batches: Sequence[ExplainedBatch], methods: Sequence[Method]) -> list[ExplainedExample]:
+class ExplainedExamples(NamedTuple):
+    """Explanations of examples.
+
+    Attributes:
+        examples: in order.
+        refused: the methods that are not defined for the model, and why.
+    """
+
+    examples: list[ExplainedExample]
+    refused: dict[Method, str]
+
+
+def explain_batches(batches: Sequence[ExplainedBatch], methods: Sequence[Method]) -> ExplainedExamples:
     """Explain all examples by all methods defined for the model.
 
     Raises:
@@ -312,22 +341,29 @@ def explain_batches(batches: Sequence[ExplainedBatch], methods: Sequence[Method]
         DataError: a score is NaN or infinite.
     """
     found, refused = [], dict[Method, str]()
-    for item in progress.track(batches, "Explaining", unit="batches"):
-        scores: dict[Method, np.ndarray] = {}
-        for method in methods:
-            try:
-                scores[method] = finite_scores(item, method).double().cpu().numpy()
-            except ConfigError as error:
-                refused[method] = str(error)
-        if not scores:
-            raise ConfigError(refused[methods[-1]])
-        columns = item.batch.inputs.cpu().numpy()
-        for number, (inputs, outputs, place) in enumerate(zip(item.inputs, item.outputs, item.numbers, strict=True)):
-            # A language model reads BOS, which is not an input.
-            kept = columns[number] | (np.arange(columns.shape[1]) < 1 if item.batch.attends_to_itself else False)
-            own: dict[Method, np.ndarray] = {name: table[number, : len(outputs)][:, kept] for name, table in scores.items()}
-            found.append(ExplainedExample(inputs[: int(kept.sum())], outputs, own, place, item.batch.attends_to_itself))
-    return found
+    with progress.stage("Explaining", total=len(batches) * len(methods), unit="methods of a batch") as stage:
+        for item in batches:
+            scores: dict[Method, np.ndarray] = {}
+            for method in methods:
+                try:
+                    scores[method] = finite_scores(item, method).double().cpu().numpy()
+                except ConfigError as error:
+                    refused[method] = str(error)
+                stage.advance(1)
+            if not scores:
+                raise ConfigError(refused[methods[-1]])
+            found += _examples(item, scores)
+    return ExplainedExamples(found, refused)
+
+
+def _examples(item: ExplainedBatch, scores: Mapping[Method, np.ndarray]) -> Iterator[ExplainedExample]:
+    columns, later = item.batch.inputs.cpu().numpy(), item.batch.attends_to_itself
+    for number, (inputs, outputs, place) in enumerate(zip(item.inputs, item.outputs, item.numbers, strict=True)):
+        # A language model reads BOS, which is not an input.
+        kept = columns[number] | (np.arange(columns.shape[1]) < 1 if later else False)
+        own: dict[Method, np.ndarray] = {name: table[number, : len(outputs)][:, kept] for name, table in scores.items()}
+        start = item.starts[number] if item.starts else None
+        yield ExplainedExample(inputs[: int(kept.sum())], outputs, own, place, later, start)
 
 
 def links_of_scores(item: ExplainedBatch, scores: np.ndarray, unit: LinkUnit) -> list[Links]:
@@ -346,15 +382,16 @@ def links_of_scores(item: ExplainedBatch, scores: np.ndarray, unit: LinkUnit) ->
 
 
 def describe_example(example: ExplainedExample, say: Callable[[str], None], *, most: int = 3) -> None:
-    """Report the inputs of the highest scores per method and output. An input text that occurs again has its position, from 1: `the #2`."""
+    """Report the inputs of the highest scores per method and output, and of two inputs the sum over each.
+
+    An input text that occurs again has its position, from 1: `the #2`.
+    """
     again = Counter(example.inputs)
     names = [f"{visible(text)} #{place}" if again[text] > 1 else visible(text) for place, text in enumerate(example.inputs, start=1)]
     for method, table in example.scores.items():
         for number, (output, row) in enumerate(zip(example.outputs, table, strict=True)):
             places = range(1, number + 1) if example.after_inputs else range(len(row))
             best = sorted(places, key=lambda place, scores=row: (-scores[place], place))[:most]
-            say(
-                f"{method}: {visible(output)} <- "
-                + ", ".join(f"{names[place]} {row[place]:.3g}" for place in best)
-                + "no input" * (not best)
-            )
+            sums = "" if (start := example.start) is None else f"; first {row[:start].sum():.3g}, second {row[start:].sum():.3g}"
+            told = ", ".join(f"{names[place]} {row[place]:.3g}" for place in best) or "no input"
+            say(f"{method}: {visible(output)} <- {told}{sums}")

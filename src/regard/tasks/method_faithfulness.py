@@ -139,7 +139,7 @@ def measure_methods(
     if links is not None and not any(item.pairs for item in batches):
         raise ConfigError(f"{links.name}: only for a translation run, which has sentence pairs")
     if links is not None:
-        check_known_links([pair[:2] for item in batches for pair, *_ in item.pairs], links)
+        links = _links_of(batches, links)
     shuffled = randomized(batches[0].batch.model, seed=seed)  # type: ignore[arg-type]
     found, said = [], dict[Method, list[Tensor]]()
     with progress.stage("Measuring methods", total=len(methods) + 2, unit="methods") as stage:
@@ -155,6 +155,14 @@ def measure_methods(
                 found.append(MethodFigures(name, refused=str(error)))
             stage.advance(1)
     return FaithfulnessTable(found, count, sum(len(part.rows) for part in chosen), SHARES, seed, _agreement(batches, chosen, said))
+
+
+def _links_of(batches: Sequence[ExplainedBatch], links: KnownLinks) -> KnownLinks:
+    """Check known links, a line per pair given, and return those of the pairs that were not left out."""
+    pairs = {number: pair for item in batches for number, (pair, *_) in zip(item.numbers, item.pairs, strict=True)}
+    check_known_links([pairs.get(number, ("", "")) for number in range(1, batches[0].given + 1)], links, only=pairs)
+    kept = [number - 1 for number in pairs]
+    return links._replace(sure=[links.sure[place] for place in kept], possible=[links.possible[place] for place in kept])
 
 
 def _agreement(
@@ -280,9 +288,8 @@ def describe_table(table: FaithfulnessTable, say: Callable[[str], None]) -> None
     columns = [name for name in COLUMNS if any(row[name] for row in cells)]
     for line in aligned(columns, [[row[name] for name in columns] for row in cells]):
         say(line)
-    for figures in table.methods:
-        if figures.refused is not None:
-            say(f"not defined: {figures.method}: {figures.refused.removeprefix(f'{figures.method}: ')}")
+    for line in undefined_lines({figures.method: figures.refused for figures in table.methods if figures.refused is not None}):
+        say(line)
     names: list[Method] = [name for name, others in table.agreement.items() if others]
     if not names:
         return
@@ -293,6 +300,16 @@ def describe_table(table: FaithfulnessTable, say: Callable[[str], None]) -> None
         rows.append([f"{number} {name}", *(f"{own[other]:.2f}" if other in own else "" for other in names)])
     for line in aligned(["rank correlation with", *(str(number) for number in range(1, len(names) + 1))], rows):
         say(line)
+
+
+def undefined_lines(refused: Mapping[Any, str]) -> list[str]:
+    """Return a line for each method that is not defined for the model, with the reason.
+
+    Example:
+        >>> undefined_lines({"alti": "alti: the model has no layers"})
+        ['not defined: alti: the model has no layers']
+    """
+    return [f"not defined: {name}: {why.removeprefix(f'{name}: ')}" for name, why in refused.items()]
 
 
 def _cells(figures: MethodFigures) -> dict[str, str]:

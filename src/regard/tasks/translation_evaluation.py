@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -153,8 +153,13 @@ def read_links(path: str | Path, unit: LinkUnit, *, setting: str = "--link-unit 
     return known
 
 
-def check_known_links(pairs: Sequence[SentencePair], known: KnownLinks) -> None:
+def check_known_links(pairs: Sequence[SentencePair], known: KnownLinks, *, only: Container[int] | None = None) -> None:
     """Check that there is a line of links for each pair, and that no link is outside its pair.
+
+    Args:
+        pairs: sentence pairs.
+        known: their links.
+        only: the numbers of the pairs to look at, from 1; None: all.
 
     Raises:
         DataError: the message names the file, and the line of a link.
@@ -165,7 +170,8 @@ def check_known_links(pairs: Sequence[SentencePair], known: KnownLinks) -> None:
     if len(known.sure) != len(pairs):
         raise DataError(f"{known.name}: {counted(len(known.sure), 'line')}, but {counted(len(pairs), 'sentence pair')}")
     for number, (pair, links) in enumerate(zip(pairs, known.possible, strict=True), start=1):
-        check_links(links, pair, known.unit, f"{known.name}, line {number}", setting=known.setting)
+        if only is None or number in only:
+            check_links(links, pair, known.unit, f"{known.name}, line {number}", setting=known.setting)
 
 
 def _alignment_error(translator: Translator, pairs: Sequence[SentencePair], known: KnownLinks) -> Score:

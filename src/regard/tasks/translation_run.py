@@ -14,7 +14,7 @@ from regard.config import TranslationConfig
 from regard.config.images import SecondImageConfig
 from regard.data.input_pairs import PairVocabulary
 from regard.data.vocabulary import Vocabulary
-from regard.errors import ConfigError, listed
+from regard.errors import ConfigError, DataError, listed
 from regard.models import EncoderDecoder, Ensemble, build
 from regard.models.image_embedding import ImageEmbedding
 from regard.strict_json import parse_json
@@ -53,11 +53,12 @@ class Vocabularies(NamedTuple):
         return second if isinstance(second, ImageTokens) else None
 
     def tell_missing_images(self) -> None:
-        """Report the images so far that were named but missing, for a model that does without (`model.second.drop`)."""
+        """Report the images since the last report that were named but missing, for a model that does without (`model.second.drop`)."""
         images = self.images
         if images is not None and images.absent:
             names = f"{listed(sorted(images.absent), most=2)}: no such image{'s' * (len(images.absent) > 1)} in {images.folder}"
             progress.message(f"{names}; read as sentences without an image", warning=True)
+            images.absent.clear()
 
     def connect(self, model: EncoderDecoder[Any]) -> EncoderDecoder[Any]:
         """Let a model, or all of an ensemble, look images up here; returns the model."""
@@ -91,6 +92,27 @@ class TranslationRun(NamedTuple):
     model: EncoderDecoder[Any]
     weights: Path
     members: tuple[TranslationRun, ...] = ()
+
+
+def check_inputs(run: TranslationRun, lines: Sequence[str], source: str | Path, second: str | Path | None) -> None:
+    """Check that no line of a model of two inputs lacks one that the model needs, and that its image can be read.
+
+    Args:
+        run: of one or two inputs.
+        lines: with a tab between two inputs.
+        source: the file that the lines or first inputs are from.
+        second: the file of the second inputs, if they have one.
+
+    Raises:
+        DataError: names the file and the line.
+    """
+    if run.config.second is None:
+        return
+    how = "the source and the second input of a pair" if second is None else f"the second from --second-source {second}"
+    for number, line in enumerate(lines, start=1):
+        if missing := run.vocabularies.source.missing(line, how):
+            folder = " (--images names the folder)" * missing.startswith("no image")
+            raise DataError(f"{second or source}, line {number}: {missing}{folder}")
 
 
 def run_files(config: TranslationConfig) -> tuple[str, ...]:
