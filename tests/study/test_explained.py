@@ -26,8 +26,8 @@ COUNT = 7
 
 def first(item: ExplainedBatch) -> ExplainedBatch:
     """Return the first examples of a batch."""
-    parts = {name: getattr(item, name)[:COUNT] for name in ("inputs", "outputs", "pairs")}
-    return item._replace(batch=item.batch.select(torch.arange(COUNT)), **parts)
+    parts = {name: getattr(item, name)[:COUNT] for name in ("inputs", "outputs", "pairs", "numbers")}
+    return item._replace(batch=item.batch.select(torch.arange(COUNT)), given=COUNT, **parts)
 
 
 def test_methods_are_measured_on_every_run_and_can_be_added_to_a_finished_study(tmp_path: Path) -> None:
