@@ -67,6 +67,11 @@ def test_the_count_of_labels_and_of_text_is_that_of_their_products() -> None:
     assert 0.8 * counter.get_total_flops() < training_cost(lm).flops < 1.05 * counter.get_total_flops()
 
 
+def test_two_passes_cost_twice() -> None:
+    plain, twice = (training_cost(validate({"model": TRANSFORMER, "training": {"r_drop": alpha}}, "test")) for alpha in (0.0, 5.0))
+    assert (twice.flops, twice.tokens) == (pytest.approx(2 * plain.flops), plain.tokens)
+
+
 def test_captions_that_share_an_image_cost_less() -> None:
     def flops(together: int) -> float:
         return training_cost(

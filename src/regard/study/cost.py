@@ -92,7 +92,8 @@ def training_cost(config: RunConfig) -> TrainingCost:
     size, tokens = config.vocabulary.size, _batch_tokens(config) * config.training.gradient_accumulation_steps
     with meta_device():
         model = build_for_run(config, source_size=size, target_size=size, classes=2, unknown=UNK)
-    positions = _positions(config, tokens)
+    passes = 2 if isinstance(config, TranslationConfig) and config.training.r_drop else 1
+    positions = _positions(config, passes * tokens)
     products = sum(_products(name, parameter, positions, config) for name, parameter in model.named_parameters())
     output = getattr(model, "output", None)
     if isinstance(output, nn.Module) and isinstance(output.weight, nn.Parameter) and not _named(model, output.weight).startswith("output."):
