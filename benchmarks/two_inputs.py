@@ -12,7 +12,8 @@ measured again. `--scales NAME` adds the runs of a scale of the study.
 
 `--regions FILE` of `regard generate scene-sentences` adds how often the cell looked at most lies on the object that a word of the output
 speaks of, beside a random cell; nothing is hidden then. A crossed network reads the image in its encoder, too: there it also says how often
-this holds when the decoder's weights are followed through the co-attention.
+this holds when the decoder's weights are followed through the co-attention. And it says how often the cell whose removal costs the word
+most lies there, for the first 200 sentences (`leave-one-out`); this is added to runs that are measured already, too.
 """
 
 from __future__ import annotations
@@ -32,19 +33,23 @@ from regard.config.study import StudyCell, StudyConfig, load_study, study_cells
 from regard.data.lines import read_lines
 from regard.data.parallel import join_inputs
 from regard.data.synthetic.scene_files import read_scenes
+from regard.explanations import explain
 from regard.explanations.rollout import LayerGraph, Shares, compose
 from regard.metrics import bleu, chrf, exact_match
 from regard.metrics.pointing import box_region, cell_hits, pointing_accuracy
 from regard.tasks import Translator
 from regard.tasks.attention_records import attention_records
 from regard.tasks.captioning_data import derangement
+from regard.tasks.explained_examples import translation_batches
 from regard.tasks.translation_prediction import Translation
+from regard.tasks.translation_run import TranslationRun
 
 SHARES = (0.2, 0.4, 0.6)
 AS_IT_IS = "as it is"
 SCORES = {"BLEU": bleu, "chrF2": chrf, "exact match": exact_match}
-POINTING, FOLLOWED, RANDOM = "pointing", "pointing, co-attention followed", "random cell"
-LOOKED = (POINTING, FOLLOWED, RANDOM)
+POINTING, FOLLOWED, REMOVED, RANDOM = "pointing", "pointing, co-attention followed", "pointing, leave-one-out", "random cell"
+LOOKED = (POINTING, FOLLOWED, REMOVED, RANDOM)
+EXPLAINED = 200
 COLOURS = frozenset(
     (
         *("red", "green", "blue", "yellow", "purple", "cyan", "pink", "white", "black", "brown", "orange", "gray", "grey", "tan"),
@@ -124,11 +129,35 @@ def followed_weights(run: Path, lines: Sequence[str]) -> list[np.ndarray]:
     return weights
 
 
+def removal_scores(run: TranslationRun, lines: Sequence[str], outputs: Sequence[str], cells: int) -> list[np.ndarray]:
+    """Return what the removal of each cell costs each word of the outputs, in nats."""
+    found = [np.zeros((0, cells)) for _ in lines]
+    for item in translation_batches(run, list(zip(lines, outputs, strict=True))):
+        scores = explain(item.batch, "leave-one-out").numpy()
+        for number, start, table in zip(item.numbers, item.starts, scores, strict=True):
+            found[number - 1] = table[:, start + 1 : start + 1 + cells].clip(0)  # a gain is no cost
+    return found
+
+
+def pointing_when_removed(run: Path, test: Mapping[str, str], regions: Path) -> float:
+    """Return how often, in %, the cell whose removal costs a right word most lies on what it speaks of."""
+    translator = Translator.open(run)
+    translator.use_images(test.get("images"), names=test["second_source"])
+    second = translator.run.config.second
+    assert second is not None
+    assert second.image is not None
+    grid = second.image.grid
+    pairs = zip(read_lines(test["source"])[:EXPLAINED], read_lines(test["second_source"]), strict=False)
+    lines = [join_inputs(*pair) for pair in pairs]
+    outputs = [item.text for item in translator.translate(lines)]
+    return pointing(removal_scores(translator.run, lines, outputs, grid[0] * grid[1]), outputs, regions, grid)[0]
+
+
 def pointing(weights: Sequence[np.ndarray], outputs: Sequence[str], regions: Path, grid: tuple[int, int]) -> tuple[float, float]:
     """Return how often, in %, the cell of the highest weight lies on the object that a right word speaks of, and so for a random cell."""
     rows, hits = [], []
     objects = [json.loads(line)["objects_of_words"] for line in read_lines(regions)]
-    for text, scene, numbers, each in zip(outputs, read_scenes(regions), objects, weights, strict=True):
+    for text, scene, numbers, each in zip(outputs, read_scenes(regions), objects, weights, strict=False):
         for word, number, row in zip(text.split(), numbers, each, strict=False):
             if word in scene.objects[number][:2]:
                 rows.append(row)
@@ -213,7 +242,12 @@ def main(given: Sequence[str] | None = None) -> None:
             run = folder / "runs" / cell.name
             if cell.name not in kept and (run / "model").exists():
                 kept[cell.name] = measure(run, study.data[cell.data].test, colours=asked.colours, regions=asked.regions)
-                write_table(asked.out, [study for study, _ in studies], kept, asked.study.name)
+            elif cell.name not in kept or POINTING not in kept[cell.name][AS_IT_IS] or REMOVED in kept[cell.name][AS_IT_IS]:
+                continue
+            scores = kept[cell.name][AS_IT_IS]
+            if POINTING in scores and (run / "model").exists():
+                scores[REMOVED] = pointing_when_removed(run, study.data[cell.data].test, asked.regions)
+            write_table(asked.out, [study for study, _ in studies], kept, asked.study.name)
 
 
 def write_table(out: Path | None, studies: Sequence[StudyConfig], kept: dict[str, dict[str, dict[str, float]]], name: str) -> None:
@@ -224,7 +258,8 @@ def write_table(out: Path | None, studies: Sequence[StudyConfig], kept: dict[str
     columns.sort(key=lambda column: column in LOOKED)
     missing = [cell.name for study in studies for cell in study_cells(study) if cell.name not in kept]
     hidden = "; hidden: BLEU without these words of the first input" if any("hidden" in column for column in columns) else ""
-    note = f"`python benchmarks/two_inputs.py studies/{name}`: mean ± standard deviation over the runs{hidden}."
+    removed = f"; leave-one-out: the cell whose removal costs the word most, first {EXPLAINED} sentences" if REMOVED in columns else ""
+    note = f"`python benchmarks/two_inputs.py studies/{name}`: mean ± standard deviation over the runs{hidden}{removed}."
     note += f"{not_done(missing)} {versions()}."
     write(out, columns, [[row.get(column) for column in columns] for row in rows], note, runs=kept)
 

@@ -10,8 +10,11 @@ from typing import Any
 
 import pytest
 
+from regard.explanations import explain
+from regard.tasks.explained_examples import batches_of_run
+from regard.tasks.method_faithfulness import measure_methods
 from tests.tasks import tiny
-from tests.tasks.test_image_inputs import IMAGE
+from tests.tasks.test_image_inputs import CELLS, IMAGE
 from tests.tasks.test_two_inputs import CROSSED, LINES, SECOND, two
 
 Call = Callable[..., Any]
@@ -91,6 +94,40 @@ def test_missing_images_are_told_where_a_run_does_without(call: Call, scenes: Pa
         answer = call("explain", "run", "--method", "leave-one-out", *words, *files)
         assert answer.code == 2
         assert "m.images, line 2: no image s/test/nope.png" in answer.err
+
+
+def test_pointing_is_of_the_best_cell_of_all(call: Call, scenes: Path) -> None:
+    files = {"target": "s/test.target", "second": "s/test.images", "regions": "s/test.regions.jsonl"}
+    (batch,) = batches_of_run("run", "s/test.source", **files)
+    scores, hits, chance = explain(batch.batch, "leave-one-out"), [], []
+    for number, words in enumerate(batch.regions):
+        start = len(first("s/test.source")[number].split()) + 1
+        for place, cells in words.items():
+            assert len(cells) == CELLS
+            hits.append(bool(cells[int(scores[number, place, start : start + CELLS].argmax())]))
+            chance.append(cells.mean())
+    assert len(hits) > 3
+    figures = {each.method: each.pointing for each in measure_methods([batch], ["leave-one-out"], outputs=1, samples=20).methods}
+    assert figures["leave-one-out"] is not None
+    assert figures["leave-one-out"].value == pytest.approx(sum(hits) / len(hits))
+    assert figures["random order"] is not None
+    assert figures["random order"].value == pytest.approx(sum(chance) / len(chance))
+    words = ["explain", "optional", "--method", "leave-one-out", "--second-source", "s/test.images", "--target", "s/test.target"]
+    answer = call(*words, "--faithfulness", "s/test.source", "--regions", "s/test.regions.jsonl")
+    assert "pointing" in answer.out.decode()
+    half = write(Path("s/half.images"), first("s/test.images")[0], "", "")
+    answer = call(*words[:4], "--second-source", half, *words[6:], "--faithfulness", "s/test.source", "--regions", "s/test.regions.jsonl")
+    assert answer.code == 0, answer.err
+    answer = call(*words, "--faithfulness", "s/test.source", "--regions", "s/train.regions.jsonl")
+    assert answer.code == 2
+    assert "s/train.regions.jsonl: has none of the images of s/test.images" in answer.err
+
+
+def test_regions_need_images(call: Call, folder: Path, tmp_path: Path) -> None:
+    files = ["--faithfulness", folder / "source", "--second-source", folder / "second", "--target", folder / "target"]
+    answer = call("explain", folder / "run", "--method", "weights", *files, "--regions", write(tmp_path / "r"))
+    assert answer.code == 2
+    assert f"--regions: {folder / 'run'} reads no images" in answer.err
 
 
 def test_both_halves_of_a_method_are_drawn(call: Call, scenes: Path) -> None:

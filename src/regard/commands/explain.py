@@ -32,7 +32,7 @@ def explain(
         Path | None, typer.Option(help="with --method: measure on these examples how faithful the methods are, instead of showing them")
     ] = None,
     links: Annotated[Path | None, typer.Option(help="with --faithfulness: known links of the pairs (source-target, source?target)")] = None,
-    regions: Annotated[Path | None, typer.Option(help="with --faithfulness of a captioner: the boxes that words name, JSONL")] = None,
+    regions: Annotated[Path | None, typer.Option(help="with --faithfulness of a model of images: the boxes that words name, JSONL")] = None,
     link_unit: Annotated[LinkUnit, typer.Option(help="unit of the links")] = "word",
     outputs: Annotated[int | None, typer.Option(min=1, help="with --faithfulness: outputs measured per example (default: 3)")] = None,
     max_words: Annotated[int | None, typer.Option(min=1, help="without --method: remove 1 up to this many words (default: 5)")] = None,

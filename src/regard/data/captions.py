@@ -182,7 +182,7 @@ def read_captions(
     if missing:
         count = f"{len(missing)} of {len(entries)} images {'is' if len(missing) == 1 else 'are'} missing"
         raise DataError(f"{path}, {missing[0].where}: no image {single_line(missing[0].name)} in {place} ({count})")
-    boxes = {} if regions is None else _read_regions(Path(regions))
+    boxes = {} if regions is None else read_regions(regions)
     known = {entry.name for entry in entries}
     strange = next((name for name in boxes if name not in known), None)
     if strange is not None and split is None:
@@ -218,7 +218,19 @@ def _find(place: Path | ImageArchive, entries: Iterable[Entry]) -> list[str | No
     return found
 
 
-def _read_regions(path: Path) -> dict[str, dict[str, tuple[Box, ...]]]:
+def read_regions(path: str | Path) -> dict[str, dict[str, tuple[Box, ...]]]:
+    """Return the boxes of words, of images by name, from a JSONL file; see `read_captions`.
+
+    Raises:
+        DataError: a line is not of this form; names it.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     _ = Path(folder, "a").write_text('{"image": "a.png", "regions": {"dog": [[0, 0, 0.5, 1]]}}')
+        ...     read_regions(Path(folder, "a"))
+        {'a.png': {'dog': ((0.0, 0.0, 0.5, 1.0),)}}
+    """
     regions = {}
     for number, line in enumerate(read_lines(path), start=1):
         where = f"{path}, line {number}"

@@ -13,7 +13,7 @@ import torch
 from regard import progress
 from regard.config.captioning import FeaturesConfig
 from regard.data.batching import collate
-from regard.data.captions import CaptionSet, read_captions
+from regard.data.captions import Box, CaptionSet, read_captions, read_regions
 from regard.data.labelled import pad_tokens
 from regard.data.lines import read_lines
 from regard.data.parallel import SentencePair, join_file, read_pairs
@@ -50,7 +50,7 @@ class ExplainedBatch(NamedTuple):
         inputs: input texts of each example, in column order.
         outputs: output texts of each example.
         pairs: texts and tokens of each sentence pair; empty for other tasks.
-        regions: per caption the cells, (L,) bool, of words with known regions, by position.
+        regions: per caption, or translation of a sentence and an image, the cells, (L,) bool, of words with known regions, by position.
         numbers: of the examples among those given, from 1.
         given: the number of all sentence pairs given, those left out included; 0 for other tasks.
         starts: per example of two inputs the number of inputs of the first; empty for models of one.
@@ -104,8 +104,16 @@ def pair_batch(run: TranslationRun, sources: Sequence[list[int]], targets: Seque
     return kind(run.model, given.source, given.source_lengths, given.target_input, given.target_output, given.target_lengths)
 
 
-def translation_batches(run: TranslationRun, pairs: Sequence[SentencePair]) -> list[ExplainedBatch]:
-    """Return batches of sentence pairs, in order, cut to `data.max_length` tokens; report and leave out those with an empty side."""
+def translation_batches(
+    run: TranslationRun, pairs: Sequence[SentencePair], *, regions: Mapping[str, Mapping[str, Sequence[Box]]] | None = None
+) -> list[ExplainedBatch]:
+    """Return batches of sentence pairs, in order, cut to `data.max_length` tokens; report and leave out those with an empty side.
+
+    Args:
+        run: a run.
+        pairs: sources, with a tab between two inputs, and targets.
+        regions: of a run that reads images, the boxes of words, of images by name.
+    """
     limit, found, cut, two = run.config.data.max_length, [], 0, run.config.second is not None
     empty = list[int](), list[int]()  # sources, and targets of the others
     for start in range(0, len(pairs), BATCH_SIZE):
@@ -125,7 +133,8 @@ def translation_batches(run: TranslationRun, pairs: Sequence[SentencePair]) -> l
         inputs = [_input_texts(run, source) for _, source, _ in encoded]
         outputs = [[*target.pieces, "</s>"] for *_, target in encoded]
         starts = [source.ids.index(EOS) for _, source, _ in encoded] if two else []
-        found.append(ExplainedBatch(batch, inputs, outputs, encoded, numbers=numbers, given=len(pairs), starts=starts))
+        named = [_named_in_image(run, *each, regions) for each in encoded] if regions else []
+        found.append(ExplainedBatch(batch, inputs, outputs, encoded, named, numbers, len(pairs), starts))
     _report_cut(cut, limit)
     run.vocabularies.tell_missing_images()
     _report_empty(empty[0])
@@ -142,6 +151,19 @@ def _input_texts(run: TranslationRun, source: TokenizedText) -> list[str]:
         return source.pieces[:end] + source.pieces[end + 1 :]
     cells = Grid(*second.image.grid).labels if len(source.ids) > end + 1 else []
     return [*source.pieces[:end], *cells]
+
+
+def _named_in_image(
+    run: TranslationRun,
+    pair: SentencePair,
+    source: TokenizedText,
+    target: TokenizedText,
+    regions: Mapping[str, Mapping[str, Sequence[Box]]],
+) -> dict[int, np.ndarray]:
+    second = run.config.second
+    if second is None or second.image is None or source.ids[-1] == EOS:  # no image
+        return {}
+    return _named_cells(target.pieces, regions.get(pair[0].partition("\t")[2], {}), second.image.grid)
 
 
 def label_batches(run: SentenceRun, examples: Sequence[Sequence[str]]) -> list[ExplainedBatch]:
@@ -247,11 +269,11 @@ def batches_of_run(
         target: targets, line by line with the sources.
         second: second inputs, line by line with the sources, for a translation run that reads two.
         images: folder of the images that second inputs name; None: that of `second`.
-        regions: for captioners, boxes of words; see `regard.data.captions.read_captions`.
+        regions: for captioners and translation of a sentence and an image, boxes of words; see `regard.data.captions.read_captions`.
 
     Raises:
-        ConfigError: a `target`, `second` or `images` for a run that does not read it, `regions` for one that is no captioner, or a
-            captioner of precomputed features.
+        ConfigError: a `target`, `second` or `images` for a run that does not read it, `regions` for one without images, or a captioner of
+            precomputed features.
         CheckpointError: no run; see `regard.tasks.run_folder.run_task`.
         DataError: a file cannot be read, or holds nothing to explain.
 
@@ -269,13 +291,18 @@ def batches_of_run(
     ):
         if given is not None and task != "translation":
             raise ConfigError(f"{name}: {folder} is a run of the task {task}, which {what}")
-    if regions is not None and task != "captioning":
-        raise ConfigError(f"--regions: {folder} is a run of the task {task}; only captioners are measured by regions")
+    if regions is not None and task not in ("captioning", "translation"):
+        raise ConfigError(f"--regions: {folder} is a run of the task {task}, which reads no images")
     match task:
         case "translation":
             translator = Translator.open(folder)
             translator.use_images(images, names=second)
-            found = translation_batches(translator.run, _pairs(translator, Path(examples), target, second))
+            if regions is not None and translator.run.vocabularies.images is None:
+                raise ConfigError(f"--regions: {folder} reads no images")
+            pairs, named = _pairs(translator, Path(examples), target, second), {} if regions is None else read_regions(regions)
+            if regions is not None and not any(source.partition("\t")[2] in named for source, _ in pairs):
+                raise DataError(f"{regions}: has none of the images of {second or examples}")
+            found = translation_batches(translator.run, pairs, regions=named)
         case "classification" | "entailment":
             sentences = open_sentence_run(folder)
             found = label_batches(sentences, [each.texts for each in read_labelled_file(sentences.config, examples).examples])

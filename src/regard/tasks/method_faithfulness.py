@@ -241,8 +241,9 @@ class _Measurement:
         counts = []
         for item, (table, _) in zip(self.batches, tables, strict=True):
             for number, words in enumerate(item.regions):
+                start = item.starts[number] + 1 if item.starts else 0  # the cells come after the sentence and its end
                 hits = [
-                    float(cells.mean()) if table is None else float(cells[int(table[number, place].argmax())])
+                    float(cells.mean()) if table is None else float(cells[int(table[number, place, start : start + len(cells)].argmax())])
                     for place, cells in words.items()
                 ]
                 counts.append((sum(hits), len(hits)))
