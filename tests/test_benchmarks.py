@@ -243,9 +243,18 @@ def test_rows_of_two_inputs_are_means_over_the_runs_that_are_done(two_inputs: Mo
     alone = {"as it is": {"exact match": 7.0}}
     found = two_inputs.table(study, {"both-crossed-1": scores[0], "both-crossed-3": scores[1], "both-sentence-1": alone})
     assert [[*row.values()] for row in found] == [
-        ["scenes with a sentence", "crossed", None, 2, "92.0 ± 2.8", "42.0 ± 2.8", None, "15.0 ± 0.0"],
-        ["scenes with a sentence", "the sentence alone", None, 1, "7.0", None, None, None],
+        ["scenes with a sentence", "crossed", None, 2, "92.0 ± 2.8", "42.0 ± 2.8", None, None, "15.0 ± 0.0"],
+        ["scenes with a sentence", "the sentence alone", None, 1, "7.0", None, None, None, None],
     ]
+
+
+def test_removal_scores_stay_with_their_sentences_and_gains_are_no_costs(two_inputs: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    batch = SimpleNamespace(batch=None, numbers=[1, 3], starts=[1, 2])
+    scores = torch.tensor([[[9.0, 9.0, 0.5, -0.5, 9.0]], [[9.0, 9.0, 9.0, -1.0, 2.0]]])  # the second sentence was left out
+    monkeypatch.setattr(two_inputs, "translation_batches", lambda run, pairs: [batch])
+    monkeypatch.setattr(two_inputs, "explain", lambda batch, method: scores)
+    found = two_inputs.removal_scores(None, ["a", "", "a b"], ["x", "", "y"], 2)
+    assert [table.tolist() for table in found] == [[[0.5, 0.0]], [], [[0.0, 2.0]]]
 
 
 def test_the_weights_of_a_crossed_network_are_followed_through_its_encoder(two_inputs: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
