@@ -105,6 +105,18 @@ def test_examples_that_lack_an_input_are_left_out_and_counted(tmp_path: Path, me
     assert total == 4
 
 
+def test_examples_of_one_input_are_counted_where_the_model_does_without(tmp_path: Path, messages: list[str]) -> None:
+    data = {"valid_source": str(tmp_path / "source"), "valid_target": str(tmp_path / "target")}
+    two(
+        tmp_path,
+        lines=["", *SECOND[1:]] * 4,
+        model={**CROSSED, "second": {"drop": 0.3}},
+        data=data | {"valid_second_source": str(tmp_path / "second")},
+    )
+    told = [text for text in messages if "without the first input" in text]
+    assert told == [f"{name} pairs without the first input: 0, without the second: 4" for name in ("training", "validation")]
+
+
 def test_a_killed_run_resumes_exactly(tmp_path: Path) -> None:
     model = {**CROSSED, "second": {"drop": 0.4}, "swap_probability": 0.5, "dropout": 0.2}
     data = {"max_length": 37, **write_pairs(tmp_path), **write_second(tmp_path)}

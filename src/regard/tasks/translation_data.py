@@ -27,7 +27,7 @@ from regard.data.subsample import in_sample
 from regard.data.text_encoder import TextEncoder, usable_lines
 from regard.data.token_arrays import FlatTokens, TokenFile, TokenSource, TokenWriter, smallest_dtype
 from regard.data.token_cache import TOKENS, new_cache, open_cache, read_cache
-from regard.data.vocabulary import NAMES, Vocabulary
+from regard.data.vocabulary import EOS, NAMES, Vocabulary
 from regard.errors import DataError
 from regard.progress import stage
 from regard.strict_json import parse_json
@@ -109,6 +109,22 @@ class Corpus:
         for side in sides:
             side.release()
         return source, target
+
+    def one_input(self) -> tuple[int, int]:
+        """Return the numbers of pairs without the first and without the second of two inputs.
+
+        Example:
+            >>> Corpus(FlatTokens.of([[5, 3, 6], [3, 7], [8, 3]]), FlatTokens.of([[9]] * 3), {}).one_input()
+            (1, 1)
+        """
+        first = second = 0
+        for number in range(-(-self.size // self.block)):
+            source = self._opened(number)[0]
+            places = source.offsets - source.offsets[0]
+            first += int((source.ids[places[:-1]] == EOS).sum())
+            second += int((source.ids[places[1:] - 1] == EOS).sum())
+            source.release()
+        return first, second
 
     def batches_of_blocks(self, batch_tokens: int) -> list[int]:
         """Return the number of batches per block, the same in all epochs."""

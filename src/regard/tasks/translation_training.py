@@ -227,6 +227,11 @@ class TranslationTraining(TaskTraining[TranslationConfig]):
         progress.message(f"{time.strftime('%H:%M:%S')} {sizes[0]}, {sizes[1]}")
         report_left_out(self.corpus.left_out, "training pairs")
         report_left_out(self.held.left_out, "validation pairs")
+        if config.second is not None and config.second.drop:
+            for name, corpus in (("training", self.corpus), ("validation", self.held)):
+                first, second = corpus.one_input()
+                if first or second:
+                    progress.message(f"{name} pairs without the first input: {first:,}, without the second: {second:,}")
         rated = config.vocabulary.kind in ("word", "character", IMPORTED)
         sources, targets = zip(*self.held.pairs, strict=True)
         texts = {"source": sources, "target": targets}
