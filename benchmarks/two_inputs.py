@@ -147,17 +147,22 @@ def pointing_when_removed(run: Path, test: Mapping[str, str], regions: Path) -> 
     assert second is not None
     assert second.image is not None
     grid = second.image.grid
-    pairs = zip(read_lines(test["source"])[:EXPLAINED], read_lines(test["second_source"]), strict=False)
-    lines = [join_inputs(*pair) for pair in pairs]
+    pairs = zip(read_lines(test["source"]), read_lines(test["second_source"]), strict=True)
+    lines = [join_inputs(*pair) for pair in pairs][:EXPLAINED]
     outputs = [item.text for item in translator.translate(lines)]
-    return pointing(removal_scores(translator.run, lines, outputs, grid[0] * grid[1]), outputs, regions, grid)[0]
+    return pointing(removal_scores(translator.run, lines, outputs, grid[0] * grid[1]), outputs, regions, grid, most=EXPLAINED)[0]
 
 
-def pointing(weights: Sequence[np.ndarray], outputs: Sequence[str], regions: Path, grid: tuple[int, int]) -> tuple[float, float]:
-    """Return how often, in %, the cell of the highest weight lies on the object that a right word speaks of, and so for a random cell."""
+def pointing(
+    weights: Sequence[np.ndarray], outputs: Sequence[str], regions: Path, grid: tuple[int, int], *, most: int | None = None
+) -> tuple[float, float]:
+    """Return how often, in %, the cell of the highest weight lies on the object that a right word speaks of, and so for a random cell.
+
+    `most`: how many of the first scenes these are; None: all.
+    """
     rows, hits = [], []
-    objects = [json.loads(line)["objects_of_words"] for line in read_lines(regions)]
-    for text, scene, numbers, each in zip(outputs, read_scenes(regions), objects, weights, strict=False):
+    objects = [json.loads(line)["objects_of_words"] for line in read_lines(regions)][:most]
+    for text, scene, numbers, each in zip(outputs, read_scenes(regions)[:most], objects, weights, strict=True):
         for word, number, row in zip(text.split(), numbers, each, strict=False):
             if word in scene.objects[number][:2]:
                 rows.append(row)

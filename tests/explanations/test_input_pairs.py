@@ -210,6 +210,23 @@ def test_all_that_is_rolled_out_comes_from_somewhere(name: str) -> None:
     assert (flow[..., :4].sum(2) > 0).all()
 
 
+def test_the_flow_through_two_parallel_attentions_ties_most_words() -> None:
+    flow = attention_flow(of_texts("parallel").select(torch.tensor([0])))[0]
+    words = flow[:, flow[0] > 0]
+    assert words.shape[1] > 3
+    assert (words == words[:, :1]).all()  # as docs/explain.md warns
+
+
+@pytest.mark.parametrize("name", ["serial", "parallel", "crossed"])
+def test_weights_of_attentions_apart_give_either_input_a_half(name: str) -> None:
+    batch = of_texts(name).select(torch.tensor([0]))
+    weights = batch.model.decode(batch.source, batch.source_lengths, batch.target_input).weights
+    assert weights is not None
+    end = int(batch.split.first_lengths[0])
+    for part in (weights[0, :, :end], weights[0, :, end:]):
+        torch.testing.assert_close(part.sum(1), torch.full((3,), 0.5, dtype=part.dtype))
+
+
 def test_a_word_replaces_others_where_both_inputs_have_one_embedding() -> None:
     batch = of_texts("serial")
     assert (replace_one(batch, draws=2)[batch.inputs.unsqueeze(1).expand(-1, 3, -1)] != 0).all()

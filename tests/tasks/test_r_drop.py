@@ -9,13 +9,15 @@ import pytest
 import torch
 
 from regard import ops
-from regard.config import load_config
+from regard.data.batching import collate
 from regard.errors import ConfigError
 from regard.models import build
 from regard.models.loss_guides import RDrop
-from regard.tasks import train_translation
-from regard.training import TrainResult
-from tests.tasks.tiny import ATTENTIVE, FAMILIES, MODEL, configuration, trained, write_pairs
+from regard.tasks.translation_run import open_translation_run
+from regard.training.atomic_folder import file_sha256
+from tests.tasks import tiny
+from tests.tasks.test_two_inputs import LINES, two
+from tests.tasks.tiny import ATTENTIVE, FAMILIES, MODEL, configuration, trained
 
 ALPHA = 3.0
 SOURCE, SOURCE_LENGTHS = torch.tensor([[5, 7, 6, 3], [9, 8, 3, 0]]), torch.tensor([4, 3])
@@ -82,27 +84,23 @@ def test_models_that_it_does_not_go_with_refuse_it_in_python_too() -> None:
             model(*BATCH, guide=RDrop(ALPHA))
 
 
-def resumed(run: Path) -> TrainResult:
-    return train_translation(load_config(run / "config.yaml"), run)
+def test_training_with_it_learns_otherwise(tmp_path: Path) -> None:
+    model = {**FAMILIES["transformer"], "dropout": 0.3}
+    runs = [trained(tmp_path / str(alpha), model=model, training={"r_drop": alpha}) for alpha in (0.0, ALPHA)]
+    weights = [file_sha256(run / "model" / "model.safetensors") for run in runs]
+    assert weights[0] != weights[1]
 
 
-@pytest.mark.parametrize("model", [MODEL, {**ATTENTIVE, "type": "transformer"}], ids=["gru", "transformer"])
-def test_a_killed_run_resumes_exactly_and_learns_otherwise_than_a_plain_one(tmp_path: Path, model: dict[str, Any]) -> None:
-    model = {**model, "dropout": 0.3}
-    training = {"max_updates": 5, "batch_tokens": 300, "save_every": 2, "r_drop": ALPHA}
-    whole = resumed(trained(tmp_path / "a", model=model, training=training))
-    plain = resumed(trained(tmp_path / "b", model=model, training={**training, "r_drop": 0.0}))
-    assert whole.weights_sha256 != plain.weights_sha256
-
-    class Killed(Exception):
-        pass
-
-    def kill(event: str) -> None:
-        if event == "update 4":
-            raise Killed
-
-    with pytest.raises(Killed):
-        train_translation(
-            configuration(model=model, data={"max_length": 37, **write_pairs(tmp_path)}, training=training), tmp_path / "run", on_event=kill
-        )
-    assert resumed(tmp_path / "run").weights_sha256 == whole.weights_sha256
+@pytest.mark.parametrize("kind", ["serial", "joined", "flat"])
+def test_two_inputs_are_read_twice(tmp_path: Path, kind: str) -> None:
+    model = {**ATTENTIVE, "type": "transformer", "dropout": 0.0, "attention_dropout": 0.2, "second": {"kind": kind}}
+    run = open_translation_run(two(tmp_path, model=model, training={"r_drop": ALPHA}))
+    batch = collate(run.vocabularies.source.encode_ids(LINES[:3]), run.vocabularies.target.encode_ids(tiny.TEXTS[:3]), range(3))[:5]
+    alone, twice = run.model(*batch), run.model(*batch, guide=RDrop(ALPHA))  # in evaluation mode: nothing is dropped
+    torch.testing.assert_close(twice.loss, alone.loss)
+    run.model.train()
+    losses = []
+    for alpha in (0.0, ALPHA):
+        torch.manual_seed(7)
+        losses.append(run.model(*batch, guide=RDrop(alpha)).loss.item())
+    assert losses[1] > losses[0] + 1e-6

@@ -204,10 +204,13 @@ def test_a_finished_run_is_not_trained_again(tmp_path: Path) -> None:
     assert {path: path.stat().st_mtime_ns for path in run.rglob("*.safetensors")} == before
 
 
-@pytest.mark.parametrize(("family", "precision"), [("gru", "fp32"), *((family, "bf16") for family in FAMILIES)])
-def test_a_run_stopped_in_the_midst_ends_as_one_that_was_not(tmp_path: Path, family: str, precision: str) -> None:
+@pytest.mark.parametrize(
+    ("family", "precision", "r_drop"),
+    [("gru", "fp32", 0.0), ("gru", "fp32", 3.0), ("transformer", "fp32", 3.0), *((family, "bf16", 0.0) for family in FAMILIES)],
+)
+def test_a_run_stopped_in_the_midst_ends_as_one_that_was_not(tmp_path: Path, family: str, precision: str, r_drop: float) -> None:
     model = {**FAMILIES[family], "dropout": 0.3}
-    training = {"max_updates": 5, "batch_tokens": 300, "save_every": 2, "precision": precision}
+    training = {"max_updates": 5, "batch_tokens": 300, "save_every": 2, "precision": precision, "r_drop": r_drop}
     whole = retrain(trained(tmp_path / "a", model=model, training=training))
 
     class Killed(Exception):

@@ -15,6 +15,9 @@ from regard.strict_json import dump_json
 
 commands = typer.Typer()
 
+OUTPUTS, MAX_WORDS, RANDOM_DRAWS = 3, 5, 5
+"""Defaults of options that go with some explanations only."""
+
 
 @commands.command()
 def explain(
@@ -34,10 +37,14 @@ def explain(
     links: Annotated[Path | None, typer.Option(help="with --faithfulness: known links of the pairs (source-target, source?target)")] = None,
     regions: Annotated[Path | None, typer.Option(help="with --faithfulness of a model of images: the boxes that words name, JSONL")] = None,
     link_unit: Annotated[LinkUnit, typer.Option(help="unit of the links")] = "word",
-    outputs: Annotated[int | None, typer.Option(min=1, help="with --faithfulness: outputs measured per example (default: 3)")] = None,
-    max_words: Annotated[int | None, typer.Option(min=1, help="without --method: remove 1 up to this many words (default: 5)")] = None,
+    outputs: Annotated[
+        int | None, typer.Option(min=1, help=f"with --faithfulness: outputs measured per example (default: {OUTPUTS})")
+    ] = None,
+    max_words: Annotated[
+        int | None, typer.Option(min=1, help=f"without --method: remove 1 up to this many words (default: {MAX_WORDS})")
+    ] = None,
     random_draws: Annotated[
-        int | None, typer.Option(min=1, help="without --method: random draws of words per example (default: 5)")
+        int | None, typer.Option(min=1, help=f"without --method: random draws of words per example (default: {RANDOM_DRAWS})")
     ] = None,
     seed: Annotated[int, typer.Option(min=0, max=2**63 - 1, help="seed of the random draws")] = 1,
     json_file: Annotated[Path | None, typer.Option("--json", help="write the results to this JSON file")] = None,
@@ -59,7 +66,7 @@ def explain(
         refuse({**given, "--outputs": outputs}, "goes with --method NAME, or --method all")
         if examples is None:
             raise ConfigError("--examples: needs a file of labelled examples; other runs need --method")
-        _explain_labels(run, examples, (max_words or 5, random_draws or 5, seed), json_file, output)
+        _explain_labels(run, examples, (max_words or MAX_WORDS, random_draws or RANDOM_DRAWS, seed), json_file, output)
         return
     refuse({"--output": output}, "not with --method; `regard view RUN --method NAME -o page.html` draws the scores, --json writes them")
     refuse({"--max-words": max_words, "--random-draws": random_draws}, "not with --method")
@@ -75,7 +82,7 @@ def explain(
     methods = _methods(method)
     batches = batches_of_run(run, faithfulness, target=target, second=second_source, images=images, regions=regions)
     known = None if links is None else read_links(links, link_unit)
-    table = measure_methods(batches, methods, links=known, outputs=outputs or 3, seed=seed)
+    table = measure_methods(batches, methods, links=known, outputs=outputs or OUTPUTS, seed=seed)
     _refuse_undefined(method, [each.refused for each in table.methods if each.refused])
     describe_table(table, write_line)
     _write(json_file, {"run": str(run), **table.to_json()})

@@ -153,13 +153,14 @@ class EncoderDecoder(nn.Module, ABC, Generic[AnyState]):
             ConfigError: R-Drop with a coverage loss.
         """
         if isinstance(guide, RDrop):
-            refuse_guide(guide if self.coverage_loss else None, "a model with a coverage loss")
+            if self.coverage_loss:
+                refuse_guide(guide, "a model with a coverage loss")
             twice = (torch.cat((part, part)) for part in (source, source_lengths, target_input))
-            readout, goals = self.decode(*twice, need_weights=False).readout, self.goals(target_output, source)
-            first, second = (unpadded(half, target_lengths) for half in readout.chunk(2))
-            goal, output = unpadded(goals, target_lengths), self.output
-            weights = {"consistency": guide.alpha, "label_smoothing": label_smoothing}
-            return ops.consistent_cross_entropy(first, second, output.weight, output.bias, goal, **weights)
+            halves = self.decode(*twice, need_weights=False).readout.chunk(2)
+            first, second, goal = unpadded(target_lengths, *halves, self.goals(target_output, source))
+            return ops.consistent_cross_entropy(
+                first, second, self.output.weight, self.output.bias, goal, consistency=guide.alpha, label_smoothing=label_smoothing
+            )
         if guide is None:
             covered = self.training and self.coverage_loss > 0
             readout, weights = self.decode(source, source_lengths, target_input, need_weights=covered)
@@ -193,14 +194,14 @@ def unpadded_loss(output: ops.Linear, readout: Tensor, goals: Tensor, lengths: T
         lengths: (B,) unpadded lengths, 0 to T.
         label_smoothing: eps of the smoothed cross-entropy.
     """
-    hidden, goal = unpadded(readout, lengths), unpadded(goals, lengths)
+    hidden, goal = unpadded(lengths, readout, goals)
     return ops.linear_cross_entropy(hidden, output.weight, output.bias, goal, label_smoothing=label_smoothing)
 
 
-def unpadded(steps: Tensor, lengths: Tensor) -> Tensor:
-    """Return the steps (N, ...) within their lengths (B,) of steps (B, T, ...), row by row."""
-    real = ops.length_mask(lengths, steps.shape[1]).flatten().nonzero().squeeze(1)
-    return steps.flatten(0, 1).index_select(0, real)
+def unpadded(lengths: Tensor, *steps: Tensor) -> list[Tensor]:
+    """Return of tensors (B, T, ...) the steps (N, ...) within the lengths (B,), row by row."""
+    real = ops.length_mask(lengths, steps[0].shape[1]).flatten().nonzero().squeeze(1)
+    return [part.flatten(0, 1).index_select(0, real) for part in steps]
 
 
 class RecurrentEncoderDecoder(EncoderDecoder[DecoderState | PackedState]):

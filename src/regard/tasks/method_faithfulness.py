@@ -160,7 +160,7 @@ def measure_methods(
 def _links_of(batches: Sequence[ExplainedBatch], links: KnownLinks) -> KnownLinks:
     """Check known links, a line per pair given, and return those of the pairs that were not left out."""
     pairs = {number: pair for item in batches for number, (pair, *_) in zip(item.numbers, item.pairs, strict=True)}
-    check_known_links([pairs.get(number, ("", "")) for number in range(1, batches[0].given + 1)], links, only=pairs)
+    check_known_links([pairs.get(number) for number in range(1, batches[0].given + 1)], links)
     kept = [number - 1 for number in pairs]
     return links._replace(sure=[links.sure[place] for place in kept], possible=[links.possible[place] for place in kept])
 

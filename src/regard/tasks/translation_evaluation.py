@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -153,13 +153,12 @@ def read_links(path: str | Path, unit: LinkUnit, *, setting: str = "--link-unit 
     return known
 
 
-def check_known_links(pairs: Sequence[SentencePair], known: KnownLinks, *, only: Container[int] | None = None) -> None:
+def check_known_links(pairs: Sequence[SentencePair | None], known: KnownLinks) -> None:
     """Check that there is a line of links for each pair, and that no link is outside its pair.
 
     Args:
-        pairs: sentence pairs.
+        pairs: sentence pairs; None for one that is left out, whose links are not read.
         known: their links.
-        only: the numbers of the pairs to look at, from 1; None: all.
 
     Raises:
         DataError: the message names the file, and the line of a link.
@@ -170,7 +169,7 @@ def check_known_links(pairs: Sequence[SentencePair], known: KnownLinks, *, only:
     if len(known.sure) != len(pairs):
         raise DataError(f"{known.name}: {counted(len(known.sure), 'line')}, but {counted(len(pairs), 'sentence pair')}")
     for number, (pair, links) in enumerate(zip(pairs, known.possible, strict=True), start=1):
-        if only is None or number in only:
+        if pair is not None:
             check_links(links, pair, known.unit, f"{known.name}, line {number}", setting=known.setting)
 
 
