@@ -85,10 +85,13 @@ def agreement(hidden: Tensor, weight: Tensor, bias: Tensor, target: Tensor, *, l
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize("classes", [2, 16, 131])  # fewer than a vector, whole vectors, a rest
 @pytest.mark.parametrize("function", [ops.linear_cross_entropy, agreement])
-def test_both_ways_give_the_same(function: Callable[..., ops.SequenceLoss], smoothing: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    hidden, weight, bias = torch.randn(600, 7), torch.randn(131, 7), torch.randn(131)
-    target = torch.randint(131, (600,))
+def test_both_ways_give_the_same(
+    function: Callable[..., ops.SequenceLoss], classes: int, smoothing: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hidden, weight, bias = torch.randn(600, 7), torch.randn(classes, 7), torch.randn(classes)
+    target = torch.randint(classes, (600,))
     found = []
     for way in ("cpu", "torch"):
         if way == "cpu" and native.library() is None:
@@ -121,6 +124,22 @@ def test_two_passes_have_the_mean_loss_and_their_divergences(smoothing: float, r
     torch.testing.assert_close(out.nll, F.nll_loss(torch.cat((p, q)), target.repeat(2), reduction="sum").detach() / 2)
     assert (out.tokens, out.correct) == (rows, (torch.cat((p, q)).argmax(1) == target.repeat(2)).sum() / 2)
     torch.testing.assert_close(torch.autograd.grad(out.loss, leaves), torch.autograd.grad(expected, leaves))
+
+
+@pytest.mark.parametrize("way", ["cpu", "torch"])
+def test_the_divergence_of_near_passes_far_from_zero_is_exact(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if way == "cpu" and native.library() is None:
+        pytest.skip("no native library")
+    monkeypatch.setenv("REGARD_KERNELS", way)
+    near = torch.randn(50, 300) * 0.01  # divergences of 1e-4 each
+    logits, target = torch.randn(50, 300), torch.randint(300, (50,))
+    losses = []
+    for dtype in (torch.float32, torch.float64):
+        passes = [(part + far).to(dtype) for part, far in ((logits, 500.0), (logits + near, -300.0))]
+        weight = torch.eye(300, dtype=dtype, requires_grad=True)
+        found = [ops.consistent_cross_entropy(*passes, weight, None, target, consistency=alpha).loss.item() for alpha in (0.0, 100.0)]
+        losses.append(found[1] - found[0])
+    torch.testing.assert_close(losses[0], losses[1], rtol=0.01, atol=0.0)
 
 
 def test_equal_passes_have_the_loss_of_one() -> None:

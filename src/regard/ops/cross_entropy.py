@@ -124,24 +124,33 @@ def _measure(logits: Tensor, goal: Tensor, smoothing: float, train: bool) -> tup
 
 def _measure_pair(logits: Tensor, goal: Tensor, smoothing: float, alpha: float) -> tuple[Tensor, Tensor]:
     # As `_measure`, for the rows of a first and then of a second pass: means over both, and a quarter of alpha times their divergences.
+    if loss_cpu.supports(logits, goal):
+        pair = logits.unflatten(0, (2, -1))
+        (rows, uniform, correct), apart = loss_cpu.consistent_cross_entropy_(pair, goal, smoothing=smoothing, alpha=alpha)
+    else:
+        rows, uniform, correct, apart = _losses_of_pair(logits, goal, smoothing, alpha)
+    nll = rows.sum() / 2
+    loss = (1 - smoothing) * nll + smoothing * uniform.sum() / 2 + alpha / 4 * apart.sum()
+    return torch.stack([loss, nll, correct.sum() / 2]), logits
+
+
+def _losses_of_pair(logits: Tensor, goal: Tensor, smoothing: float, alpha: float) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    # Overwrites the logits with their gradient; per row: the unsmoothed loss, the uniform one, and hits; per pair: the divergence.
     goals, count = goal.repeat(2), goal.shape[0]
     ratio, chosen = logits[:count] - logits[count:], logits.gather(1, goals.unsqueeze(1)).squeeze(1)
     rows, uniform, correct = _losses(logits, goals, smoothing, True)
     norm = rows + chosen
     ratio.sub_((norm[:count] - norm[count:]).unsqueeze(1))  # log p - log q
-    nll = rows.sum() / 2
-    sums = torch.stack([(1 - smoothing) * nll + smoothing * uniform.sum() / 2, nll, correct.sum() / 2])
     # Both softmaxes in place of their gradients, then both gradients in place of the softmaxes.
     goals, spread, full = goals.unsqueeze(1), smoothing / logits.shape[1], torch.full_like(norm.unsqueeze(1), 1.0 - smoothing)
     logits.add_(spread).scatter_add_(1, goals, full)
     p, q = logits[:count], logits[count:]
     shares = [torch.linalg.vecdot(p, ratio).unsqueeze(1), -torch.linalg.vecdot(q, ratio).unsqueeze(1)]
-    sums[0] += alpha / 4 * (shares[0] + shares[1]).sum()
     change = (p - q).mul_(alpha / 4)
     for part, share, sign in ((p, shares[0], 1), (q, shares[1], -1)):
         part.mul_((ratio - sign * share).mul_(sign * alpha / 4).add_(0.5)).add_(change, alpha=sign)
     logits.sub_(spread / 2).scatter_add_(1, goals, full / -2)
-    return sums, logits
+    return rows, uniform, correct, (shares[0] + shares[1]).squeeze(1)
 
 
 def _plain_operations(hidden: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, smoothing: float) -> SequenceLoss:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from regard.ops.kernels import native
 from regard.ops.kernels.kernel import Kernel
-from regard.ops.kernels.structures import LossCall
+from regard.ops.kernels.structures import LossCall, LossPairCall
 from regard.ops.tensor_checks import Argument
 
 _LOSS = Kernel(
@@ -19,6 +19,19 @@ _LOSS = Kernel(
     Argument("target", "rows", "int64", below="size"),
     results=[Argument("nll", "rows", "float32"), Argument("uniform", "rows", "float32"), Argument("correct", "rows", "uint8")],
     operation="linear_cross_entropy",
+)
+_PAIR = Kernel(
+    "loss_pair",
+    LossPairCall,
+    Argument("logits", "2 rows size", "float32"),
+    Argument("target", "rows", "int64", below="size"),
+    results=[
+        Argument("nll", "2 rows", "float32"),
+        Argument("uniform", "2 rows", "float32"),
+        Argument("correct", "2 rows", "uint8"),
+        Argument("divergence", "rows", "float32"),
+    ],
+    operation="consistent_cross_entropy",
 )
 
 
@@ -55,3 +68,22 @@ def cross_entropy_(logits: Tensor, target: Tensor, *, smoothing: float, gradient
         torch.Size([1])
     """
     return Losses(*_LOSS(logits, target.contiguous(), smoothing=smoothing, gradient=gradient))
+
+
+def consistent_cross_entropy_(logits: Tensor, target: Tensor, *, smoothing: float, alpha: float) -> tuple[Losses, Tensor]:
+    """Compute the losses (2, N) of two passes' logits (2, N, V) and targets (N,), and the divergences (N,) of the passes.
+
+    The logits become the gradient of the mean smoothed loss and alpha / 4 times the divergence. Only for calls that `supports` accepts; see
+    `regard.ops.consistent_cross_entropy`.
+
+    Raises:
+        RangeError: a target is out of range; the message holds V.
+
+    Example:
+        >>> logits, target = torch.zeros(2, 1, 2), torch.tensor([1])
+        >>> ready = supports(logits, target)
+        >>> consistent_cross_entropy_(logits, target, smoothing=0.0, alpha=5.0)[1].shape if ready else target.shape
+        torch.Size([1])
+    """
+    nll, uniform, correct, divergence = _PAIR(logits, target.contiguous(), smoothing=smoothing, alpha=alpha)
+    return Losses(nll, uniform, correct), divergence

@@ -197,6 +197,16 @@ class LossCall(ctypes.Structure):
     ]
 
 
+class LossPairCall(ctypes.Structure):
+    """LossPairCall of csrc."""
+
+    _fields_ = [
+        *_of(ADDRESS, "logits target nll uniform correct divergence"),
+        *_of(REAL, "smoothing alpha"),
+        *_of(INT64, "rows size threads"),
+    ]
+
+
 class RecurrentLayer(ctypes.Structure):
     """RecurrentLayer of csrc."""
 

@@ -239,6 +239,18 @@ typedef struct {
     int64_t rows, size, gradient, threads;
 } LossCall;
 
+/* The same for two passes over the same targets, which shall agree; always with the gradient. */
+typedef struct {
+    float *logits;         /* (2, rows, size); they become the gradient of the mean loss and of alpha / 4 times the divergence */
+    const int64_t *target; /* (rows), each 0 to size - 1 */
+    float *nll;            /* (2, rows), as uniform and correct, of each pass: see LossCall */
+    float *uniform;
+    uint8_t *correct;
+    float *divergence; /* (rows): KL(p || q) + KL(q || p) of the softmax of both passes */
+    double smoothing, alpha;
+    int64_t rows, size, threads;
+} LossPairCall;
+
 typedef struct {
     PanelLinear input;     /* of what comes from below, with a bias: the embedded word, or the layer's below */
     PanelLinear recurrent; /* of the layer's own hidden state */

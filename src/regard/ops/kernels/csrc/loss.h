@@ -60,19 +60,36 @@ static uint8_t loss_is_first(const real *p, int64_t target, real greatest) {
     return 1;
 }
 
+/* What a row gives besides its gradient. */
+typedef struct {
+    real *nll, *uniform;
+    uint8_t *correct;
+} loss_results;
+
+/* Writes the results of row number `row`, and with `keep` exponentials over the logits p; returns the sum of these, and in *norm its log. */
+INLINE double loss_row(real *p, int64_t size, int64_t target, int keep, loss_results to, int64_t row, double *norm) {
+    const loss_scan found = loss_look(p, size);
+    const real picked = p[target];
+    to.correct[row] = loss_is_first(p, target, found.greatest);
+    const double total = loss_exponentials(p, size, found.greatest, keep);
+    *norm = found.greatest + log(total);
+    to.nll[row] = (real)(*norm - picked);
+    to.uniform[row] = (real)(*norm - found.total / (double)size);
+    return total;
+}
+
 static void loss_task(int64_t row, void *scratch, const void *context) {
     (void)scratch;
     const LossCall *call = context;
     const int64_t size = call->size, target = call->target[row];
+    const loss_results to = {call->nll, call->uniform, call->correct};
     real *p = call->logits + row * size;
-    const loss_scan found = loss_look(p, size);
-    const real picked = p[target];
-    call->correct[row] = loss_is_first(p, target, found.greatest);
-    const double total = call->gradient ? loss_exponentials(p, size, found.greatest, 1) : loss_exponentials(p, size, found.greatest, 0);
-    const double norm = found.greatest + log(total);
-    call->nll[row] = (real)(norm - picked);
-    call->uniform[row] = (real)(norm - found.total / (double)size);
-    if (!call->gradient) return;
+    double norm;
+    if (!call->gradient) {
+        loss_row(p, size, target, 0, to, row, &norm);
+        return;
+    }
+    const double total = loss_row(p, size, target, 1, to, row, &norm);
     const real factor = (real)(1 / total), even = (real)(call->smoothing / (double)size);
     for (int64_t i = 0; i < size; i++) p[i] = p[i] * factor - even;
     p[target] -= (real)(1 - call->smoothing);
@@ -81,4 +98,52 @@ static void loss_task(int64_t row, void *scratch, const void *context) {
 int VARIANT(loss)(const LossCall *call) {
     if (!within(call->target, call->rows, call->size)) return REGARD_OUTSIDE;
     return parallel_for(call->rows, (int)call->threads, 0, loss_task, call);
+}
+
+/* In place of exponentials their shares p and q, and log p - log q in place of the difference of the logits; sums of p and of q times it. */
+static void loss_shares(real *p, real *q, real *ratio, int64_t size, const double factor[2], double apart, double sums[2]) {
+    const vec by_p = splat((real)factor[0]), by_q = splat((real)factor[1]), less = splat((real)apart);
+    vec sum_p = {0}, sum_q = {0};
+    for (int64_t i = 0; i < size; i += LANES) {
+        const int64_t count = size - i < LANES ? size - i : LANES;
+        const vec x = load_first(p + i, count) * by_p, y = load_first(q + i, count) * by_q, r = load_first(ratio + i, count) - less;
+        store_first(p + i, x, count);
+        store_first(q + i, y, count);
+        store_first(ratio + i, r, count);
+        sum_p += x * r; /* x and y are 0 behind the row */
+        sum_q += y * r;
+    }
+    sums[0] = sums[1] = 0;
+    for (int lane = 0; lane < LANES; lane++) {
+        sums[0] += sum_p[lane];
+        sums[1] += sum_q[lane];
+    }
+}
+
+static void loss_pair_task(int64_t row, void *scratch, const void *context) {
+    const LossPairCall *call = context;
+    const int64_t size = call->size, target = call->target[row];
+    const loss_results to = {call->nll, call->uniform, call->correct};
+    real *ratio = scratch, *p = call->logits + row * size, *q = p + call->rows * size;
+    for (int64_t i = 0; i < size; i++) ratio[i] = p[i] - q[i];
+    double norm[2], factor[2], sums[2];
+    factor[0] = 1 / loss_row(p, size, target, 1, to, row, &norm[0]);
+    factor[1] = 1 / loss_row(q, size, target, 1, to, call->rows + row, &norm[1]);
+    loss_shares(p, q, ratio, size, factor, norm[0] - norm[1], sums);
+    call->divergence[row] = (real)(sums[0] - sums[1]);
+    const real quarter = (real)(call->alpha / 4), even = (real)(call->smoothing / (double)size / 2), mean = (real)0.5;
+    const real of_p = (real)sums[0], of_q = (real)sums[1];
+    for (int64_t i = 0; i < size; i++) {
+        const real x = p[i], y = q[i], change = quarter * (x - y);
+        p[i] = x * (quarter * (ratio[i] - of_p) + mean) + change - even;
+        q[i] = y * (quarter * (of_q - ratio[i]) + mean) - change - even;
+    }
+    const real right = (real)((1 - call->smoothing) / 2);
+    p[target] -= right;
+    q[target] -= right;
+}
+
+int VARIANT(loss_pair)(const LossPairCall *call) {
+    if (!within(call->target, call->rows, call->size)) return REGARD_OUTSIDE;
+    return parallel_for(call->rows, (int)call->threads, (size_t)call->size * sizeof(real), loss_pair_task, call);
 }
