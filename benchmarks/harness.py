@@ -249,10 +249,14 @@ def regard(*words: str, folder: Path | None = None) -> None:
     subprocess.run([sys.executable, "-m", "regard", *words], check=True, cwd=folder)
 
 
-def multi30k_files(raw: Path) -> list[str]:
-    """Return the options that name the training and validation files of Multi30k, English to German."""
-    files = [("--source", "train.en"), ("--target", "train.de"), ("--valid-source", "val.en"), ("--valid-target", "val.de")]
-    return [word for option, name in files for word in (option, str(raw / f"{name}.gz"))]
+def multi30k_files(raw: Path, target: str = "de") -> list[str]:
+    """Return the options that name the training and validation files of Multi30k, English to German or another target."""
+    sides = [
+        (f"--{prefix}{side}", f"{part}.{language}.gz")
+        for prefix, part in (("", "train"), ("valid-", "val"))
+        for side, language in (("source", "en"), ("target", target))
+    ]
+    return [word for option, name in sides for word in (option, str(raw / name))]
 
 
 class Training(NamedTuple):

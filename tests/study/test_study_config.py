@@ -103,6 +103,14 @@ def test_a_variant_that_costs_much_may_have_fewer_seeds(tmp_path: Path) -> None:
     assert [row[1] for row in rows] == ["plain", "wide"]
 
 
+def test_an_estimate_counts_runs_of_equal_settings_once(tmp_path: Path) -> None:
+    study = load_study(written(tmp_path, variants={"plain": {}, "same": {}, "wide": {"settings": {"model": {"embed_dim": 12}}}}))
+    columns, rows = estimate(study, beside=tmp_path)
+    data = study.data["copy"].title or "copy"
+    assert [row[columns.index("updates")].startswith(f"trained once, as {data}: plain") for row in rows] == [False, True, False]
+    assert rows[1][-3:] == ["0", "0", "0"]
+
+
 def test_an_unknown_scale_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="--scale huge: the study letters has large"):
         load_study(written(tmp_path), scale="huge")

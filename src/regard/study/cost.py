@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from torch import nn
 
+from regard.config import dump_config
 from regard.config.base import RunConfig
 from regard.config.captioning import CaptioningConfig, FeaturesConfig, SmallCNNConfig
 from regard.config.classification import ClassificationConfig, EntailmentConfig
@@ -104,20 +105,23 @@ def training_cost(config: RunConfig) -> TrainingCost:
 
 
 def estimate(study: StudyConfig, *, beside: Path) -> tuple[list[str], list[list[str]]]:
-    """Return the cost per variant and data set of a study as columns and rows of text.
+    """Return the cost per variant and data set of a study as columns and rows of text. Runs of equal settings, trained once, count once.
 
     Raises:
         ConfigError: see `training_cost`, and `regard.config.study.cell_config`.
     """
     columns = ["data", "variant", "parameters", "tokens per update", "updates", "PFLOP", *(f"hours, {rate.machine}" for rate in RATES)]
-    rows, first = [], dict[tuple[str, str], StudyCell]()
+    rows, first, known = [], dict[tuple[str, str], StudyCell](), dict[str, list[str]]()
     for cell in study_cells(study):
         first.setdefault((cell.data, cell.variant), cell)
     for cell in first.values():
-        work = training_cost(cell_config(study, cell, folder=beside))
+        config = cell_config(study, cell, folder=beside)
+        work = training_cost(config)
         row = [study.data[cell.data].title or cell.data, study.variants[cell.variant].title or cell.variant, f"{work.parameters:,}"]
         row.append(f"{work.tokens:,}")
-        if work.updates is None:
+        if (equal := known.setdefault(dump_config(config), row)) is not row:
+            row += [f"trained once, as {equal[0]}: {equal[1]}", *("0" for _ in columns[len(row) + 1 :])]
+        elif work.updates is None:
             row += ["by epochs", f"{work.flops / 1e15:.3g} per update", *(f"{work.seconds(rate):.3g} s per update" for rate in RATES)]
         else:
             row += [f"{work.updates:,}", f"{work.updates * work.flops / 1e15:,.0f}"]
