@@ -40,8 +40,6 @@ NOT_DIFFERENTIABLE = {
 }
 # Differentiable once only, each with its reason.
 ONCE = {
-    "linear_cross_entropy": "its gradient is formed in the forward pass, while the logits are at hand",
-    "consistent_cross_entropy": "as linear_cross_entropy",
     "linear, in recurrent steps": "the gradient of a weight is one product over all steps",
 }
 

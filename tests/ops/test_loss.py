@@ -11,6 +11,7 @@ from torch import Tensor
 
 from regard import ops
 from regard.errors import RangeError
+from regard.ops import cross_entropy
 from regard.ops.kernels import loss_cpu, native
 
 needs_library = pytest.mark.skipif(native.library() is None, reason="the native library is not built")
@@ -135,11 +136,56 @@ def test_the_divergence_of_near_passes_far_from_zero_is_exact(way: str, monkeypa
     logits, target = torch.randn(50, 300), torch.randint(300, (50,))
     losses = []
     for dtype in (torch.float32, torch.float64):
-        passes = [(part + far).to(dtype) for part, far in ((logits, 500.0), (logits + near, -300.0))]
+        first, second = ((part + far).to(dtype) for part, far in ((logits, 500.0), (logits + near, -300.0)))
         weight = torch.eye(300, dtype=dtype, requires_grad=True)
-        found = [ops.consistent_cross_entropy(*passes, weight, None, target, consistency=alpha).loss.item() for alpha in (0.0, 100.0)]
+        found = [ops.consistent_cross_entropy(first, second, weight, None, target, consistency=alpha).loss.item() for alpha in (0.0, 100.0)]
         losses.append(found[1] - found[0])
     torch.testing.assert_close(losses[0], losses[1], rtol=0.01, atol=0.0)
+
+
+@pytest.mark.parametrize("way", ["cpu", "torch", "plain"])
+def test_a_class_that_a_bias_excludes_changes_nothing(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("REGARD_KERNELS", "torch" if way == "torch" or native.library() is None else "cpu")
+    monkeypatch.setattr(cross_entropy, "is_plain", lambda *_: way != "plain")
+    hidden, target = torch.randn(2, 6, 4), torch.tensor([0, 1, 2, 0, 1, 2])
+    found = []
+    for bias in (torch.tensor([0.0, 1.0, 0.0, float("-inf")]), torch.tensor([0.0, 1.0, 0.0])):
+        weight = torch.eye(4)[: len(bias)].requires_grad_()
+        out = [
+            ops.linear_cross_entropy(hidden[0], weight, bias, target),
+            ops.consistent_cross_entropy(hidden[0], hidden[1], weight, bias, target, consistency=5.0),
+        ]
+        found.append([x for each in out for x in (each.loss.detach(), each.nll, torch.autograd.grad(each.loss, weight)[0][:3])])
+    torch.testing.assert_close(found[0], found[1])
+
+
+@pytest.mark.parametrize("way", ["cpu", "torch"])
+def test_large_logits_are_as_exact_as_in_plain_operations(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if way == "cpu" and native.library() is None:
+        pytest.skip("no native library")
+    monkeypatch.setenv("REGARD_KERNELS", way)
+    passes, weight, target = torch.randn(2, 200, 8) * 100, torch.randn(500, 8), torch.randint(500, (200,))
+    grads = []
+    for dtype, plain in ((torch.float32, False), (torch.float32, True), (torch.float64, True)):
+        leaf = weight.to(dtype).requires_grad_()
+        monkeypatch.setattr(cross_entropy, "is_plain", lambda *_, plain=plain: not plain)
+        first, second = passes.to(dtype)
+        out = ops.consistent_cross_entropy(first, second, leaf, None, target, consistency=5.0)
+        grads.append(torch.autograd.grad(out.loss, leaf)[0].double())
+    ours, plainly = ((found - grads[2]).norm() for found in grads[:2])
+    assert ours < 2 * plainly
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_gradients_of_half_weights_are_summed_in_float32(dtype: torch.dtype) -> None:
+    hidden, weight = torch.randn(20_000, 4).to(dtype), torch.randn(33, 4).to(dtype)
+    target, bias, found = torch.randint(33, (20_000,)), torch.zeros(33), []
+    for kind in (dtype, torch.float64):
+        leaves = weight.to(kind).requires_grad_(), bias.to(kind).requires_grad_()
+        found.append(torch.autograd.grad(ops.linear_cross_entropy(hidden.to(kind), leaves[0], leaves[1], target).loss, leaves))
+    for ours, exact in zip(*found, strict=True):
+        assert ours.dtype == dtype
+        assert (ours.double() - exact).norm() < 4e-3 * exact.norm()  # 2 ** -8 is the rounding of a bfloat16
 
 
 def test_equal_passes_have_the_loss_of_one() -> None:

@@ -69,8 +69,8 @@ class TranslationTrainingConfig(TrainingConfig):
     r_drop: float = Field(
         default=0.0,
         ge=0,
-        le=MAX_RATE,
-        description="alpha of R-Drop: two passes with different dropout per update, which shall predict the same; 5 in the paper",
+        le=1000,
+        description="alpha of R-Drop: two passes with different dropout per update that shall predict the same; 5 in the paper; 0: one",
     )
     links: str | None = Field(
         default=None, description="word links of the training pairs that an attention learns, one line per pair, such as 0-0 2-1"
@@ -122,9 +122,12 @@ class TranslationConfig(RunConfig):
                 "model.attention.coverage_loss": getattr(attention, "coverage_loss", 0.0) > 0,
             }
             if found := [name for name, here in reasons.items() if here]:
-                raise ValueError(f"training.r_drop: not with {found[0]}")
-            if not any(value for name, value in self.model if name.endswith("dropout")):
-                raise ValueError("training.r_drop: without dropout both passes are the same; set model.dropout")
+                raise ValueError(f"training.r_drop: not with {found[0]}, whose loss has one pass; leave out one of them")
+            rates = [name for name, _ in self.model if name.endswith("dropout")]
+            if not any(getattr(self.model, name) for name in rates):
+                raise ValueError(
+                    f"training.r_drop: compares two passes with different dropout; set {' or '.join(f'model.{n}' for n in rates)}"
+                )
         return self
 
     @property

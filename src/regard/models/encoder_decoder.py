@@ -150,7 +150,7 @@ class EncoderDecoder(nn.Module, ABC, Generic[AnyState]):
             guide: links that an attention learns, whose loss is added; or R-Drop, which makes two passes.
 
         Raises:
-            ConfigError: R-Drop with a coverage loss.
+            ConfigError: R-Drop with a coverage loss, or with copying.
         """
         if isinstance(guide, RDrop):
             if self.coverage_loss:

@@ -7,12 +7,11 @@ from typing import Any, NamedTuple
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
-from regard.errors import ConfigError
 from regard.ops.kernels import loss_cpu
+from regard.ops.kernels.second_order import differentiable_gradients
 from regard.ops.linear import compute_dtype, matmul, outer_product
-from regard.ops.tensor_checks import Argument, Signature, check_range, check_share, is_plain
+from regard.ops.tensor_checks import Argument, Signature, check_number, check_range, check_share, is_plain
 
 _ARGUMENTS = Signature(
     "linear_cross_entropy",
@@ -31,6 +30,7 @@ _PAIR = Signature(
 )
 # Rows of logits alive at a time: 512 x 8,000 float32 is 16 MB, about a last-level cache; larger chunks measured slower.
 _CHUNK = 512
+_MOST_CONSISTENCY = 1000  # of R-Drop; the paper has 1 to 10
 # float16 gradients of rare words underflow; the chunk's products are taken up to this much larger and scaled back in float32.
 _HALF_SCALE = 1024.0
 
@@ -62,14 +62,15 @@ class _LinearCrossEntropy(torch.autograd.Function):
         dtype = compute_dtype(hidden)
         w, h = weight.to(dtype), hidden.to(dtype)
         passes, size = hidden.shape[0], _CHUNK // hidden.shape[0]
-        sums = torch.zeros(3, dtype=torch.float64 if dtype == torch.float64 else torch.float32, device=hidden.device)
+        exact = torch.float64 if dtype == torch.float64 else torch.float32
+        sums = torch.zeros(3, dtype=exact, device=hidden.device)
         hidden_grad = torch.empty_like(hidden) if train else None
-        weight_grad = torch.zeros_like(weight) if train else None
-        bias_grad = torch.zeros_like(bias) if train and bias is not None else None
+        # Summed in float32: a sum of many chunks in half precision loses what the later ones add.
+        weight_grad = torch.zeros_like(weight, dtype=exact) if train else None
+        bias_grad = torch.zeros_like(bias, dtype=exact) if train and bias is not None else None
         for start in range(0, hidden.shape[1], size):
             rows, goal = h[:, start : start + size].flatten(0, 1), target[start : start + size]
-            logits = matmul(rows, w, None if bias is None else bias.to(dtype))
-            logits = logits if dtype == torch.float64 else logits.float()
+            logits = matmul(rows, w, None if bias is None else bias.to(dtype)).to(exact)
             part, grad = _measure(logits, goal, smoothing, train) if passes == 1 else _measure_pair(logits, goal, smoothing, alpha)
             sums += part
             if hidden_grad is None or weight_grad is None:
@@ -79,16 +80,23 @@ class _LinearCrossEntropy(torch.autograd.Function):
             scale = _half_scale(grad, rows, w) if dtype == torch.float16 else 1.0
             grad = (grad * scale if dtype == torch.float16 else grad).to(dtype)
             hidden_grad[:, start : start + size] = matmul(grad, w.t()).to(hidden.dtype).unflatten(0, (passes, -1)) / scale
-            weight_grad += outer_product(grad, rows).to(weight.dtype) / scale
-        ctx.save_for_backward(hidden_grad, weight_grad, bias_grad)
+            weight_grad += outer_product(grad, rows).to(exact) / scale
+        ctx.save_for_backward(hidden_grad, weight_grad, bias_grad, hidden, weight, bias, target)
+        ctx.smoothing, ctx.alpha = smoothing, alpha
         ctx.mark_non_differentiable(*(parts := (sums[1].clone(), sums[2].clone())))
         return sums[0].clone(), *parts
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, grad: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        hidden_grad, weight_grad, bias_grad = ctx.saved_tensors
-        return hidden_grad * grad, weight_grad * grad, None if bias_grad is None else bias_grad * grad, None, None
+        *found, hidden, weight, bias, target = ctx.saved_tensors
+        if torch.is_grad_enabled():  # create_graph
+
+            def loss(hidden: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+                return _plain_loss(hidden, weight, bias, target, ctx.smoothing, ctx.alpha).loss
+
+            return *differentiable_gradients(loss, (hidden, weight, bias), ctx.needs_input_grad[:3], grad), None, None
+        own = zip(found, (hidden, weight, bias), strict=True)
+        return *(None if part is None else (part * grad).to(x.dtype) for part, x in own), None, None
 
 
 def _half_scale(grad: Tensor, rows: Tensor, weight: Tensor) -> Tensor:
@@ -98,71 +106,93 @@ def _half_scale(grad: Tensor, rows: Tensor, weight: Tensor) -> Tensor:
     return (2.0**15 / largest.float()).log2().floor().exp2().clamp(max=_HALF_SCALE)
 
 
-def _losses(logits: Tensor, goal: Tensor, smoothing: float, train: bool) -> tuple[Tensor, Tensor, Tensor]:
-    # Overwrites the logits, in training with the gradient of the smoothed loss; per row: the unsmoothed loss, the uniform one, and hits.
+class _Rows(NamedTuple):
+    # Per row: the unsmoothed loss, the uniform one (0 without smoothing), and hits.
+    nll: Tensor
+    uniform: Tensor
+    correct: Tensor
+
+    def sums(self, smoothing: float, passes: int) -> Tensor:
+        # Means over the passes of smoothed loss, unsmoothed loss and hits, summed. Without smoothing a class may have no probability.
+        nll, correct = self.nll.sum() / passes, self.correct.sum() / passes
+        loss = (1 - smoothing) * nll + smoothing * self.uniform.sum() / passes if smoothing else nll
+        return torch.stack([loss, nll, correct])
+
+
+def _measure(logits: Tensor, goal: Tensor, smoothing: float, train: bool) -> tuple[Tensor, Tensor]:
+    # Overwrites the logits, in training with the gradient of the smoothed loss; returns sums (3,) and the gradient.
     if loss_cpu.supports(logits, goal):
-        return loss_cpu.cross_entropy_(logits, goal, smoothing=smoothing, gradient=train)
-    goal = goal.unsqueeze(1)
-    best = logits.argmax(1, keepdim=True)
-    norm = torch.logsumexp(logits, 1, keepdim=True)
-    nll = norm - logits.gather(1, goal)
-    uniform = norm - logits.mean(1, keepdim=True) if smoothing else nll
+        rows = _Rows(*loss_cpu.cross_entropy_(logits, goal, smoothing=smoothing, gradient=train))
+        return rows.sums(smoothing, 1), logits
+    rows, norm = _look(logits, goal, smoothing)
     if train:
         logits.sub_(norm).exp_()
         if smoothing:
             logits -= smoothing / logits.shape[1]
-        logits.scatter_add_(1, goal, torch.full_like(norm, smoothing - 1.0))
-    return nll.squeeze(1), uniform.squeeze(1), (best == goal).squeeze(1)
+        logits.scatter_add_(1, goal.unsqueeze(1), torch.full_like(norm, smoothing - 1.0))
+    return rows.sums(smoothing, 1), logits
 
 
-def _measure(logits: Tensor, goal: Tensor, smoothing: float, train: bool) -> tuple[Tensor, Tensor]:
-    # Overwrites the logits; returns sums (3,) of smoothed loss, unsmoothed loss and hits, and the gradient of the first.
-    rows, uniform, correct = _losses(logits, goal, smoothing, train)
-    nll = rows.sum()
-    return torch.stack([(1 - smoothing) * nll + smoothing * uniform.sum(), nll, correct.sum().to(nll.dtype)]), logits
+def _look(logits: Tensor, goal: Tensor, smoothing: float) -> tuple[_Rows, Tensor]:
+    # Also the log of the sum of exponentials, (rows, 1).
+    norm = torch.logsumexp(logits, 1, keepdim=True)
+    nll = norm - logits.gather(1, goal.unsqueeze(1))
+    uniform = norm - logits.mean(1, keepdim=True) if smoothing else torch.zeros_like(norm)
+    return _Rows(nll.squeeze(1), uniform.squeeze(1), logits.argmax(1) == goal), norm
 
 
 def _measure_pair(logits: Tensor, goal: Tensor, smoothing: float, alpha: float) -> tuple[Tensor, Tensor]:
     # As `_measure`, for the rows of a first and then of a second pass: means over both, and a quarter of alpha times their divergences.
     if loss_cpu.supports(logits, goal):
         pair = logits.unflatten(0, (2, -1))
-        (rows, uniform, correct), apart = loss_cpu.consistent_cross_entropy_(pair, goal, smoothing=smoothing, alpha=alpha)
+        found, apart = loss_cpu.consistent_cross_entropy_(pair, goal, smoothing=smoothing, alpha=alpha)
+        rows = _Rows(*found)
     else:
-        rows, uniform, correct, apart = _losses_of_pair(logits, goal, smoothing, alpha)
-    nll = rows.sum() / 2
-    loss = (1 - smoothing) * nll + smoothing * uniform.sum() / 2 + alpha / 4 * apart.sum()
-    return torch.stack([loss, nll, correct.sum() / 2]), logits
+        rows, apart = _disagree(logits, goal, smoothing, alpha)
+    sums = rows.sums(smoothing, 2)
+    sums[0] += alpha / 4 * apart.sum()
+    return sums, logits
 
 
-def _losses_of_pair(logits: Tensor, goal: Tensor, smoothing: float, alpha: float) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    # Overwrites the logits with their gradient; per row: the unsmoothed loss, the uniform one, and hits; per pair: the divergence.
+def _disagree(logits: Tensor, goal: Tensor, smoothing: float, alpha: float) -> tuple[_Rows, Tensor]:
+    # Overwrites the logits of both passes with their gradient; also returns the divergence of each pair.
     goals, count = goal.repeat(2), goal.shape[0]
-    ratio, chosen = logits[:count] - logits[count:], logits.gather(1, goals.unsqueeze(1)).squeeze(1)
-    rows, uniform, correct = _losses(logits, goals, smoothing, True)
-    norm = rows + chosen
-    ratio.sub_((norm[:count] - norm[count:]).unsqueeze(1))  # log p - log q
-    # Both softmaxes in place of their gradients, then both gradients in place of the softmaxes.
-    goals, spread, full = goals.unsqueeze(1), smoothing / logits.shape[1], torch.full_like(norm.unsqueeze(1), 1.0 - smoothing)
-    logits.add_(spread).scatter_add_(1, goals, full)
     p, q = logits[:count], logits[count:]
+    rows, norm = _look(logits, goals, smoothing)
+    ratio = (p - q).masked_fill_(p == q, 0.0).sub_(norm[:count] - norm[count:])  # log p - log q; equal: a class that both exclude
+    logits.sub_(norm).exp_()
     shares = [torch.linalg.vecdot(p, ratio).unsqueeze(1), -torch.linalg.vecdot(q, ratio).unsqueeze(1)]
     change = (p - q).mul_(alpha / 4)
     for part, share, sign in ((p, shares[0], 1), (q, shares[1], -1)):
         part.mul_((ratio - sign * share).mul_(sign * alpha / 4).add_(0.5)).add_(change, alpha=sign)
-    logits.sub_(spread / 2).scatter_add_(1, goals, full / -2)
-    return rows, uniform, correct, (shares[0] + shares[1]).squeeze(1)
+    logits.sub_(smoothing / logits.shape[1] / 2).scatter_add_(1, goals.unsqueeze(1), torch.full_like(norm, (smoothing - 1.0) / 2))
+    return rows, (shares[0] + shares[1]).squeeze(1)
 
 
-def _plain_operations(hidden: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, smoothing: float) -> SequenceLoss:
-    # For tracing, transforms and fake tensors: all logits at once, with torch operators only.
-    dtype = compute_dtype(hidden)
+def _plain_loss(hidden: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, smoothing: float, alpha: float) -> SequenceLoss:
+    # For tracing, transforms, fake tensors and second derivatives: all logits at once, with torch operators only; hidden (P, N, D).
+    dtype, passes = compute_dtype(hidden), hidden.shape[0]
     logits = F.linear(hidden.to(dtype), weight.to(dtype), None if bias is None else bias.to(dtype))
     logits = logits if dtype == torch.float64 else logits.float()
-    norm = logits.logsumexp(1)
-    nll = (norm - logits.gather(1, target.unsqueeze(1)).squeeze(1)).sum()
-    loss = nll if not smoothing else (1 - smoothing) * nll + smoothing * (norm - logits.mean(1)).sum()
-    correct = (logits.argmax(1) == target).sum().to(nll.dtype)
+    norm = logits.logsumexp(-1)
+    nll = (norm - logits.gather(-1, target.expand(passes, -1).unsqueeze(-1)).squeeze(-1)).sum() / passes
+    loss = nll if not smoothing else (1 - smoothing) * nll + smoothing * (norm - logits.mean(-1)).sum() / passes
+    if passes == 2:
+        p, q = (logits - norm.unsqueeze(-1)).unbind(0)
+        excluded = (p == q) & p.isinf()  # a class without probability in both
+        p, q = p.masked_fill(excluded, 0.0), q.masked_fill(excluded, 0.0)
+        loss = loss + alpha / 4 * ((p.exp() - q.exp()) * (p - q)).sum()
+    correct = (logits.argmax(-1) == target).sum().to(nll.dtype) / passes
     return SequenceLoss(loss, nll.detach(), torch.full((), target.shape[0], device=hidden.device), correct)
+
+
+def _dispatch(hidden: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, *, smoothing: float, alpha: float) -> SequenceLoss:
+    # hidden: (P, N, D), P passes.
+    if not is_plain(hidden, weight, bias, target):
+        return _plain_loss(hidden, weight, bias, target, smoothing, alpha)
+    train = torch.is_grad_enabled() and any(part is not None and part.requires_grad for part in (hidden, weight, bias))
+    loss, nll, correct = _LinearCrossEntropy.apply(hidden, weight, bias, target, (smoothing, alpha, train))
+    return SequenceLoss(loss, nll, torch.tensor(target.shape[0], device=hidden.device), correct)
 
 
 def linear_cross_entropy(
@@ -182,7 +212,7 @@ def linear_cross_entropy(
         label_smoothing: eps, 0 <= eps < 1.
 
     Returns:
-        `SequenceLoss`; zeros for N = 0. Differentiable once, in hidden, weight and bias.
+        `SequenceLoss`; zeros for N = 0. Differentiable in hidden, weight and bias; second derivatives compute all logits at once.
 
     Raises:
         ShapeError: incompatible shapes, or targets are not int64.
@@ -196,12 +226,8 @@ def linear_cross_entropy(
     """
     _ARGUMENTS.check(hidden, weight, bias, target)
     check_share("linear_cross_entropy", "label_smoothing", label_smoothing)
-    if not is_plain(hidden, weight, bias, target):
-        return _plain_operations(hidden, weight, bias, target, label_smoothing)
     check_range("linear_cross_entropy", "target", target, 0, weight.shape[0] - 1)
-    train = torch.is_grad_enabled() and any(part is not None and part.requires_grad for part in (hidden, weight, bias))
-    loss, nll, correct = _LinearCrossEntropy.apply(hidden.unsqueeze(0), weight, bias, target, (label_smoothing, 0.0, train))
-    return SequenceLoss(loss, nll, torch.tensor(target.shape[0], device=hidden.device), correct)
+    return _dispatch(hidden.unsqueeze(0), weight, bias, target, smoothing=label_smoothing, alpha=0.0)
 
 
 def consistent_cross_entropy(
@@ -211,8 +237,8 @@ def consistent_cross_entropy(
 
         loss = (ce(p) + ce(q)) / 2 + alpha / 4 * sum over n of (KL(p[n] || q[n]) + KL(q[n] || p[n]))
 
-    p and q are the softmax of `hidden @ weight.T + bias` of the passes, `ce` is `linear_cross_entropy`. Liang et al. 2021
-    (arXiv:2106.14448), section 2; half of their loss, so that alpha 0 is one loss for each target.
+    p and q are the softmax of `hidden @ weight.T + bias` of the passes, `ce` is `linear_cross_entropy`, whose loss equal passes have. Liang
+    et al. 2021 (arXiv:2106.14448), section 2, whose loss is twice this one.
 
     Args:
         first: (N, D) rows of the first pass before the output layer.
@@ -220,16 +246,16 @@ def consistent_cross_entropy(
         weight: (V, D).
         bias: (V,) or None.
         target: (N,) class numbers, 0 to V - 1.
-        consistency: alpha, finite and >= 0.
+        consistency: alpha, a number from 0 to 1000.
         label_smoothing: eps, 0 <= eps < 1.
 
     Returns:
-        `SequenceLoss`; `nll` and `correct` are means over the passes. Differentiable once, in both passes, weight and bias.
+        `SequenceLoss`; `nll` and `correct`, which may be a half, are means over the passes. Differentiable as `linear_cross_entropy`.
 
     Raises:
         ShapeError: incompatible shapes, or targets are not int64.
         RangeError: a target outside 0 to V - 1 (not checked on a GPU).
-        ConfigError: a negative or infinite consistency, or a label smoothing outside of 0 <= eps < 1.
+        ConfigError: a consistency outside of 0 to 1000, or a label smoothing outside of 0 <= eps < 1.
 
     Example:
         >>> passes, weight = torch.tensor([[[0.0, 0.0]], [[1.0, 0.0]]]), torch.eye(2)
@@ -239,22 +265,6 @@ def consistent_cross_entropy(
     """
     _PAIR.check(first, second, weight, bias, target)
     check_share("consistent_cross_entropy", "label_smoothing", label_smoothing)
-    if not 0 <= consistency < float("inf"):
-        raise ConfigError(f"consistent_cross_entropy: consistency must be finite and at least 0, found {consistency}")
-    hidden = torch.stack((first, second))
-    if not is_plain(first, second, weight, bias, target):
-        return _plain_pair(hidden, weight, bias, target, consistency, label_smoothing)
+    check_number("consistent_cross_entropy", "consistency", consistency, 0, _MOST_CONSISTENCY)
     check_range("consistent_cross_entropy", "target", target, 0, weight.shape[0] - 1)
-    train = torch.is_grad_enabled() and any(part is not None and part.requires_grad for part in (hidden, weight, bias))
-    loss, nll, correct = _LinearCrossEntropy.apply(hidden, weight, bias, target, (label_smoothing, consistency, train))
-    return SequenceLoss(loss, nll, torch.tensor(target.shape[0], device=hidden.device), correct)
-
-
-def _plain_pair(hidden: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, alpha: float, smoothing: float) -> SequenceLoss:
-    dtype = compute_dtype(hidden)
-    sums = [_plain_operations(rows, weight, bias, target, smoothing) for rows in hidden]
-    logits = F.linear(hidden.to(dtype), weight.to(dtype), None if bias is None else bias.to(dtype))
-    p, q = (logits if dtype == torch.float64 else logits.float()).log_softmax(-1)
-    divergence = ((p.exp() - q.exp()) * (p - q)).sum()
-    loss, nll, tokens, correct = (torch.stack(parts).sum(0) / 2 for parts in zip(*sums, strict=True))
-    return SequenceLoss(loss + alpha / 4 * divergence, nll, tokens, correct)
+    return _dispatch(torch.stack((first, second)), weight, bias, target, smoothing=label_smoothing, alpha=consistency)

@@ -104,6 +104,8 @@ class Signature:
         except TypeError:  # symbolic sizes
             return self._check(tensors)
         if sizes is None:
+            # Arrays have the same attributes.
+            refuse_others(self.operation, **dict(zip((argument.name for argument in self.arguments), tensors, strict=True)))
             sizes = self._check(tensors)
             if len(self._seen) >= _MAX_SEEN:
                 self._seen.clear()
@@ -219,8 +221,8 @@ def check_range(operation: str, name: str, numbers: Tensor, low: int, high: int)
         return
     place = ((numbers < low) | (numbers > high)).nonzero()[0].tolist()
     where = f"{name}[{', '.join(map(str, place))}]" if place else name
-    bounds = f"from {low} to {high}" if low <= high else "none: there is nothing to name"
-    raise RangeError(f"{operation}: {where} is {int(numbers[tuple(place)])}; allowed are numbers {bounds}")
+    bounds = f"allowed are numbers from {low} to {high}" if low <= high else "there is nothing to name"
+    raise RangeError(f"{operation}: {where} is {int(numbers[tuple(place)])}; {bounds}")
 
 
 def with_learned_scale(operation: str, query: Tensor, scale: float | Tensor) -> tuple[Tensor, float]:
@@ -263,8 +265,26 @@ def check_share(operation: str, name: str, number: float) -> None:
     Example:
         >>> check_share("dropout", "probability", 0.5)
     """
-    if not 0 <= number < 1:
-        raise ConfigError(f"{operation}: {name} must be at least 0 and less than 1, found {number}")
+    if not _is_number(number) or not 0 <= number < 1:
+        raise ConfigError(f"{operation}: {name} must be at least 0 and less than 1, found {number!r}")
+
+
+def check_number(operation: str, name: str, number: float, low: float, high: float) -> None:
+    """Check that a number, and no tensor, is in `low` to `high`.
+
+    Raises:
+        ConfigError: it is no number, or outside.
+
+    Example:
+        >>> check_number("consistent_cross_entropy", "consistency", 5.0, 0, 1000)
+    """
+    if not _is_number(number) or not low <= number <= high:
+        raise ConfigError(f"{operation}: {name} must be a number from {low} to {high}, found {number!r}")
+
+
+def _is_number(value: object) -> bool:
+    # Symbolic numbers of a traced graph are neither int nor float.
+    return hasattr(value, "__float__") and hasattr(value, "__lt__") and not isinstance(value, Tensor)
 
 
 def autocast_together(*tensors: Tensor) -> tuple[Tensor, ...]:

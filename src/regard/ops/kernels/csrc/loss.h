@@ -125,7 +125,7 @@ static void loss_pair_task(int64_t row, void *scratch, const void *context) {
     const int64_t size = call->size, target = call->target[row];
     const loss_results to = {call->nll, call->uniform, call->correct};
     real *ratio = scratch, *p = call->logits + row * size, *q = p + call->rows * size;
-    for (int64_t i = 0; i < size; i++) ratio[i] = p[i] - q[i];
+    for (int64_t i = 0; i < size; i++) ratio[i] = p[i] == q[i] ? 0 : p[i] - q[i]; /* a class that both exclude has two of -infinity */
     double norm[2], factor[2], sums[2];
     factor[0] = 1 / loss_row(p, size, target, 1, to, row, &norm[0]);
     factor[1] = 1 / loss_row(q, size, target, 1, to, call->rows + row, &norm[1]);
