@@ -20,11 +20,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch._C import _current_graph_task_id  # pyright: ignore[reportPrivateUsage]  # torch has no public name for it
-from torch.autograd.function import once_differentiable
 
 from regard.errors import ConfigError
 from regard.ops.kernels import native
 from regard.ops.kernels.panels import Affine, PackedLinear
+from regard.ops.kernels.second_order import once_differentiable
 from regard.ops.tensor_checks import Argument, Signature, autocasts, is_plain
 
 _ARGUMENTS = Signature("linear", Argument("x", "* I"), Argument("weight", "O I"), Argument("bias", "O", optional=True))

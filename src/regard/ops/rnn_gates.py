@@ -6,9 +6,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from regard.errors import ShapeError
+from regard.ops.kernels.second_order import once_differentiable
 from regard.ops.tensor_checks import Argument, Signature, is_plain
 
 _GRU = Signature(

@@ -6,10 +6,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from regard.ops.kernels import native
 from regard.ops.kernels.kernel import Kernel, solid
+from regard.ops.kernels.second_order import once_differentiable
 from regard.ops.kernels.structures import ResidualCall
 from regard.ops.tensor_checks import Argument
 

@@ -1,11 +1,15 @@
-"""Differentiable gradients of a native operation, for backward passes under `create_graph=True`."""
+"""Backward passes under `create_graph=True`: differentiable gradients of a native operation, or a refusal."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
+
+from regard.errors import ConfigError
 
 
 def differentiable_gradients(
@@ -37,3 +41,39 @@ def differentiable_gradients(
         asked = [x for x, wanted in zip(own, needed, strict=True) if x is not None and wanted]
         found = iter(torch.autograd.grad(function(*own), asked, grad, create_graph=True, materialize_grads=True))
     return tuple(next(found) if wanted else None for wanted in needed)
+
+
+def once_differentiable(backward: Callable[..., tuple[Tensor | None, ...]]) -> Callable[..., tuple[Tensor | None, ...]]:
+    """Refuse to run a backward pass under `create_graph=True`.
+
+    PyTorch's decorator of this name leaves out second derivatives without a word where the incoming gradient is a constant, as that of a
+    sum, or where the arguments are used elsewhere, too.
+
+    Raises:
+        ConfigError: in the backward pass, when a graph of it is to be made.
+
+    Example:
+        >>> class Double(torch.autograd.Function):
+        ...     @staticmethod
+        ...     def forward(ctx, x):
+        ...         return x * 2
+        ...
+        ...     @staticmethod
+        ...     @once_differentiable
+        ...     def backward(ctx, grad):
+        ...         return (grad * 2,)
+        >>> x = torch.tensor(3.0, requires_grad=True)
+        >>> torch.autograd.grad(Double.apply(x), x)
+        (tensor(2.),)
+    """
+
+    @functools.wraps(backward)
+    def wrapper(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
+        if torch.is_grad_enabled():
+            raise ConfigError(
+                f"create_graph: {backward.__qualname__.split('.')[0].strip('_')} is differentiable once; "
+                "float64 tensors or REGARD_KERNELS=torch may have second derivatives"
+            )
+        return backward(ctx, *grads)
+
+    return wrapper
