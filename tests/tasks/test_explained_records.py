@@ -193,6 +193,13 @@ def test_only_what_stands_before_an_output_of_a_line_is_printed() -> None:
     assert [line.partition(" <- ")[2] for line in lines] == ["no input", "a -0.5", "a -0.25, b -0.75"]
 
 
+def test_the_cells_of_an_image_are_told_by_their_number() -> None:
+    cells, told = ["1,1", "1,2", "2,1", "2,2"], "image of 2 x 2 cells, named row,column"
+    assert ExplainedExample(cells, ["red"], {}, grid=(2, 2)).to_line() == f"1: {told} -> red"
+    assert ExplainedExample(["it", *cells], ["red"], {}, start=1, grid=(2, 2)).to_line() == f"1: it | {told} -> red"
+    assert ExplainedExample(["it"], ["red"], {}, start=1, grid=(2, 2)).to_line() == "1: it | -> red"  # without its image
+
+
 def test_printed_tokens_show_spaces_and_no_control_character() -> None:
     lines: list[str] = []
     describe_example(ExplainedExample([" a", " b"], ["\x1b[1m"], {"weights": np.array([[0.25, 0.75]])}), lines.append)

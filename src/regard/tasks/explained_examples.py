@@ -54,6 +54,7 @@ class ExplainedBatch(NamedTuple):
         numbers: of the examples among those given, from 1.
         given: the number of all sentence pairs given, those left out included; 0 for other tasks.
         starts: per example of two inputs the number of inputs of the first; empty for models of one.
+        grid: rows and columns of the cells of an image, the only or the second input.
     """
 
     batch: ModelBatch
@@ -64,6 +65,7 @@ class ExplainedBatch(NamedTuple):
     numbers: Sequence[int] = ()
     given: int = 0
     starts: Sequence[int] = ()
+    grid: tuple[int, int] | None = None
 
 
 class ExplainedExample(NamedTuple):
@@ -76,6 +78,7 @@ class ExplainedExample(NamedTuple):
         number: among the examples given, from 1.
         after_inputs: whether output t has the inputs 1 to t only, as in a language model; input 0 begins the line.
         start: of two inputs, the number of `inputs` that are of the first; None for models of one.
+        grid: rows and columns of the image whose cells are the only or the second input.
     """
 
     inputs: list[str]
@@ -84,6 +87,7 @@ class ExplainedExample(NamedTuple):
     number: int = 1
     after_inputs: bool = False
     start: int | None = None
+    grid: tuple[int, int] | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return the example as a JSON value; `first_inputs` is how many of the inputs are of the first of two."""
@@ -92,8 +96,11 @@ class ExplainedExample(NamedTuple):
         return {"number": self.number, "inputs": self.inputs, **split, "outputs": self.outputs, "scores": scores}
 
     def to_line(self) -> str:
-        """Return number, inputs and outputs; a bar between two inputs."""
-        inputs = self.inputs if self.start is None else [*self.inputs[: self.start], "|", *self.inputs[self.start :]]
+        """Return number, inputs and outputs; a bar between two inputs; the size of an image instead of its cells."""
+        first, last = self.inputs[: self.start or 0], self.inputs[self.start or 0 :]
+        if self.grid and last:
+            last = [f"image of {self.grid[0]} x {self.grid[1]} cells, named row,column"]
+        inputs = last if self.start is None else [*first, "|", *last]
         return f"{self.number}: {' '.join(inputs)} -> {' '.join(self.outputs)}"
 
 
@@ -133,8 +140,9 @@ def translation_batches(
         inputs = [_input_texts(run, source) for _, source, _ in encoded]
         outputs = [[*target.pieces, "</s>"] for *_, target in encoded]
         starts = [source.ids.index(EOS) for _, source, _ in encoded] if two else []
+        grid = run.config.second.image.grid if run.config.second and run.config.second.image else None
         named = [_named_in_image(run, *each, regions) for each in encoded] if regions else []
-        found.append(ExplainedBatch(batch, inputs, outputs, encoded, named, numbers, len(pairs), starts))
+        found.append(ExplainedBatch(batch, inputs, outputs, encoded, named, numbers, len(pairs), starts, grid))
     _report_cut(cut, limit)
     run.vocabularies.tell_missing_images()
     _report_empty(empty[0])
@@ -238,7 +246,7 @@ def caption_batches(run: CaptionRun, examples: CaptionSet) -> list[ExplainedBatc
         regions = [_named_cells(caption.pieces, image.regions or {}, run.model.grid) for caption, image in pairs]
         outputs = [[*caption.pieces, "</s>"] for caption in captions]
         numbers = range(start + 1, start + 1 + len(some))
-        found.append(ExplainedBatch(batch, [cells] * len(some), outputs, [], regions if any(regions) else [], numbers))
+        found.append(ExplainedBatch(batch, [cells] * len(some), outputs, [], regions if any(regions) else [], numbers, grid=run.model.grid))
     _report_cut(cut, config.data.max_length)
     return found
 
@@ -390,7 +398,7 @@ def _examples(item: ExplainedBatch, scores: Mapping[Method, np.ndarray]) -> Iter
         kept = columns[number] | (np.arange(columns.shape[1]) < 1 if later else False)
         own: dict[Method, np.ndarray] = {name: table[number, : len(outputs)][:, kept] for name, table in scores.items()}
         start = item.starts[number] if item.starts else None
-        yield ExplainedExample(inputs[: int(kept.sum())], outputs, own, place, later, start)
+        yield ExplainedExample(inputs[: int(kept.sum())], outputs, own, place, later, start, item.grid)
 
 
 def links_of_scores(item: ExplainedBatch, scores: np.ndarray, unit: LinkUnit) -> list[Links]:
