@@ -15,7 +15,7 @@ import statistics
 from pathlib import Path
 from typing import Any
 
-from harness import RESULTS, ROOT, machine, multi30k_files, options, read, regard, training_of, write
+from harness import RESULTS, ROOT, multi30k_files, options, read, regard, training_of, versions, write
 from multi30k import evaluate
 from sacrebleu.metrics.bleu import BLEU
 
@@ -35,13 +35,13 @@ def tokenized(language: str, lines: list[str]) -> list[str]:
 def measure(variant: str, language: str, seed: int, raw: Path, runs: Path) -> dict[str, Any]:
     """Train a variant with a seed if that is not done yet, and evaluate it; return the figures."""
     run, answers = runs / f"{variant}-{language}-{seed}", runs / f"{variant}-{language}-{seed}.{language}"
-    settings = [*VARIANTS[variant][1], f"training.seed={seed}"]
+    settings = [*VARIANTS[variant][1], f"training.seed={seed}", "training.log_every=50"]
     regard("train", "translation", "--config", str(CONFIG), *multi30k_files(raw, language), "--out", str(run), *settings)
     scores = {score["name"]: score["value"] for score in evaluate(run, raw, "--output", str(answers), target=language)["scores"]}
     with gzip.open(raw / f"test_2016_flickr.{language}.gz", "rt", encoding="utf-8") as lines:
         pair = [tokenized(language, text) for text in (answers.read_text(encoding="utf-8").splitlines(), lines.read().splitlines())]
     scores["tokenized"] = BLEU(tokenize="none", force=True).corpus_score(pair[0], [pair[1]]).score
-    return {"scores": scores, "updates": training_of(run).updates, "machine": machine()}
+    return {"scores": scores, "updates": training_of(run).updates, "versions": versions()}
 
 
 def rows_of(found: dict[str, Any]) -> list[list[Any]]:
@@ -72,7 +72,7 @@ def main() -> None:
             for variant in arguments.variants:
                 key = f"{variant}-{language}-{seed}"
                 found[key] = measure(variant, language, seed, arguments.data / "multi30k" / "task1" / "raw", arguments.runs)
-                trained = "; ".join(sorted({run["machine"] for run in found.values()}))
+                trained = "; ".join(sorted({run["versions"] for run in found.values()}))
                 note = (
                     "`python benchmarks/multi30k_r_drop.py`: Multi30k from English, test_2016_flickr, beam 5, means over the seeds. "
                     "BLEU by sacrebleu's defaults on raw text; in the unit of the publications, Moses' tokens in lower case. "
