@@ -13,6 +13,7 @@ from regard import ops
 from regard.errors import RangeError
 from regard.ops import cross_entropy
 from regard.ops.kernels import loss_cpu, native
+from tests.ops.targets import TARGETS, instructions
 
 needs_library = pytest.mark.skipif(native.library() is None, reason="the native library is not built")
 
@@ -103,6 +104,20 @@ def test_both_ways_give_the_same(
         found.append([out.loss.detach(), out.nll, out.correct.float(), *torch.autograd.grad(out.loss, leaves)])
     for one, other in zip(found[0], found[-1], strict=True):
         torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("function", [ops.linear_cross_entropy, agreement])
+def test_every_instruction_set_is_as_exact(function: Callable[..., ops.SequenceLoss], target: int) -> None:
+    leaves = [torch.randn(600, 7), torch.randn(131, 7), torch.randn(131)]
+    goal, found = torch.randint(131, (600,)), []
+    with instructions(target):
+        for dtype in (torch.float32, torch.float64):
+            own = [part.to(dtype).requires_grad_() for part in leaves]
+            loss = function(*own, goal, label_smoothing=0.1).loss
+            found.append([part.double() for part in (loss.detach(), *torch.autograd.grad(loss, own))])
+    for ours, exact in zip(*found, strict=True):
+        assert (ours - exact).norm() < 2e-6 * exact.norm()
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
