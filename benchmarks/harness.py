@@ -251,12 +251,8 @@ def regard(*words: str, folder: Path | None = None) -> None:
 
 def multi30k_files(raw: Path, target: str = "de") -> list[str]:
     """Return the options that name the training and validation files of Multi30k, English to German or another target."""
-    sides = [
-        (f"--{prefix}{side}", f"{part}.{language}.gz")
-        for prefix, part in (("", "train"), ("valid-", "val"))
-        for side, language in (("source", "en"), ("target", target))
-    ]
-    return [word for option, name in sides for word in (option, str(raw / name))]
+    files = [("--source", "train.en"), ("--target", f"train.{target}"), ("--valid-source", "val.en"), ("--valid-target", f"val.{target}")]
+    return [word for option, name in files for word in (option, str(raw / f"{name}.gz"))]
 
 
 class Training(NamedTuple):

@@ -10,37 +10,38 @@ as sacremoses has it).
 
 from __future__ import annotations
 
-import gzip
 import statistics
 from pathlib import Path
 from typing import Any
 
 from harness import RESULTS, ROOT, multi30k_files, options, read, regard, training_of, versions, write
 from multi30k import evaluate
-from sacrebleu.metrics.bleu import BLEU
+
+from regard.data.lines import read_lines
+from regard.metrics import bleu
 
 LANGUAGES = {"de": "German", "fr": "French"}
 CONFIG = ROOT / "configs" / "multi30k_transformer.yaml"
 VARIANTS = {"plain": ("one pass", []), "r_drop": ("R-Drop", ["training.r_drop=5", "training.epochs=30"])}
 
 
-def tokenized(language: str, lines: list[str]) -> list[str]:
-    """Return the lines as the publications score them: tokenized, in lower case."""
+def tokenized(path: Path, language: str) -> list[str]:
+    """Return the lines of a file as Moses divides them."""
     from sacremoses import MosesTokenizer  # pyright: ignore[reportMissingImports]
 
     tokenizer = MosesTokenizer(lang=language)
-    return [tokenizer.tokenize(line, return_str=True, escape=False).lower() for line in lines]
+    return [tokenizer.tokenize(line, return_str=True, escape=False) for line in read_lines(path)]
 
 
 def measure(variant: str, language: str, seed: int, raw: Path, runs: Path) -> dict[str, Any]:
     """Train a variant with a seed if that is not done yet, and evaluate it; return the figures."""
-    run, answers = runs / f"{variant}-{language}-{seed}", runs / f"{variant}-{language}-{seed}.{language}"
-    settings = [*VARIANTS[variant][1], f"training.seed={seed}", "training.log_every=50"]
+    run = runs / f"{variant}-{language}-{seed}"
+    answers = run.with_suffix(f".{language}")
+    settings = [*VARIANTS[variant][1], f"training.seed={seed}"]
     regard("train", "translation", "--config", str(CONFIG), *multi30k_files(raw, language), "--out", str(run), *settings)
     scores = {score["name"]: score["value"] for score in evaluate(run, raw, "--output", str(answers), target=language)["scores"]}
-    with gzip.open(raw / f"test_2016_flickr.{language}.gz", "rt", encoding="utf-8") as lines:
-        pair = [tokenized(language, text) for text in (answers.read_text(encoding="utf-8").splitlines(), lines.read().splitlines())]
-    scores["tokenized"] = BLEU(tokenize="none", force=True).corpus_score(pair[0], [pair[1]]).score
+    given, references = (tokenized(path, language) for path in (answers, raw / f"test_2016_flickr.{language}.gz"))
+    scores["tokenized"] = bleu(given, references, lowercase=True, tokenize="none").value
     return {"scores": scores, "updates": training_of(run).updates, "versions": versions()}
 
 

@@ -13,6 +13,7 @@ from regard.data.batching import collate
 from regard.errors import ConfigError
 from regard.models import build
 from regard.models.loss_guides import RDrop
+from regard.ops.cross_entropy import MOST_CONSISTENCY
 from regard.tasks.translation_run import open_translation_run
 from regard.training.atomic_folder import file_sha256
 from tests.tasks import tiny
@@ -68,12 +69,17 @@ def test_without_dropout_the_loss_and_its_gradient_are_the_plain_ones(family: st
         ({"model": {"attention": {"coverage": True, "coverage_loss": 1.0}}}, r"training\.r_drop: not with .*coverage_loss"),
         ({"model": {"dropout": 0.0}}, r"training\.r_drop: compares two passes with different dropout; set model.dropout"),
         ({"training": {"r_drop": -1.0}}, "r_drop"),
+        ({"training": {"r_drop": MOST_CONSISTENCY + 1.0}}, "r_drop"),
         ({"training": {"r_drop": float("nan")}}, "r_drop"),
     ],
 )
 def test_what_it_does_not_go_with_is_refused(parts: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         configuration(**{**parts, "training": {"r_drop": ALPHA, **parts.get("training", {})}})
+
+
+def test_a_setting_may_be_as_large_as_the_loss_takes() -> None:
+    assert configuration(training={"r_drop": MOST_CONSISTENCY}).training.r_drop == MOST_CONSISTENCY
 
 
 def test_models_that_it_does_not_go_with_refuse_it_in_python_too() -> None:

@@ -30,7 +30,7 @@ _PAIR = Signature(
 )
 # Rows of logits alive at a time: 512 x 8,000 float32 is 16 MB, about a last-level cache; larger chunks measured slower.
 _CHUNK = 512
-_MOST_CONSISTENCY = 1000  # of R-Drop; the paper has 1 to 10
+MOST_CONSISTENCY = 1000  # of R-Drop; the paper has 1 to 10
 # float16 gradients of rare words underflow; the chunk's products are taken up to this much larger and scaled back in float32.
 _HALF_SCALE = 1024.0
 
@@ -265,6 +265,6 @@ def consistent_cross_entropy(
     """
     _PAIR.check(first, second, weight, bias, target)
     check_share("consistent_cross_entropy", "label_smoothing", label_smoothing)
-    check_number("consistent_cross_entropy", "consistency", consistency, 0, _MOST_CONSISTENCY)
+    check_number("consistent_cross_entropy", "consistency", consistency, 0, MOST_CONSISTENCY)
     check_range("consistent_cross_entropy", "target", target, 0, weight.shape[0] - 1)
     return _dispatch(torch.stack((first, second)), weight, bias, target, smoothing=label_smoothing, alpha=consistency)

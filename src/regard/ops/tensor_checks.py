@@ -6,6 +6,7 @@ A wrong call gets the same message for PyTorch, the native library and Triton, a
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
+from numbers import Real
 from typing import NamedTuple, NoReturn
 
 import torch
@@ -283,8 +284,8 @@ def check_number(operation: str, name: str, number: float, low: float, high: flo
 
 
 def _is_number(value: object) -> bool:
-    # Symbolic numbers of a traced graph are neither int nor float.
-    return hasattr(value, "__float__") and hasattr(value, "__lt__") and not isinstance(value, Tensor)
+    # Symbolic numbers of a traced graph are no Real.
+    return isinstance(value, Real | torch.SymFloat | torch.SymInt)
 
 
 def autocast_together(*tensors: Tensor) -> tuple[Tensor, ...]:
