@@ -12,12 +12,14 @@ import socket
 import threading
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
 
-from regard.errors import ConfigError, TrainingError, WriteError
+from regard.errors import CheckpointError, ConfigError, TrainingError, WriteError
+from regard.tasks.run_folder import check_inside
 from regard.tasks.translation_run import open_translation_run
 from regard.training import run_lock
 from regard.training.lock import LOCK
@@ -223,3 +225,28 @@ def test_a_run_can_be_opened_at_any_moment_of_its_training(tmp_path: Path) -> No
         opened += 1
     assert opened > 5
     assert len(steps) > 2
+
+
+def test_a_checkpoint_may_go_while_the_folder_is_looked_through(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    checkpoints = tmp_path / "run" / "checkpoints"
+    kept, removed, scandir = checkpoints / "step-00000002", checkpoints / "step-00000001", os.scandir
+    kept.mkdir(parents=True)
+    (kept / "outside").symlink_to("/etc/passwd")
+    listings = 0
+
+    def removing(path: Any = ".") -> Any:
+        """List a folder; the older checkpoint goes as soon as it is listed."""
+        nonlocal listings
+        if Path(path) != checkpoints:
+            return scandir(path)
+        removed.mkdir()
+        with scandir(path) as entries:
+            found = list(entries)
+        removed.rmdir()
+        listings += 1
+        return nullcontext(iter(found))
+
+    monkeypatch.setattr(os, "scandir", removing)
+    with pytest.raises(CheckpointError, match=r"step-00000002/outside: leads out of the run folder"):
+        check_inside(tmp_path / "run")
+    assert listings

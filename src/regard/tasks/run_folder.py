@@ -11,6 +11,7 @@ and the files of the task, such as vocabularies.
 
 from __future__ import annotations
 
+import glob
 import json
 import os
 import shutil
@@ -386,7 +387,8 @@ def check_inside(folder: Path) -> None:
     if home.parent.name == "snapshots":  # the Hub's cache keeps the files of a snapshot beside it
         homes.append(home.parents[1] / "blobs")
     for pattern in ("*", "model/*", "checkpoints/*", "checkpoints/step-*/*"):
-        for path in folder.glob(pattern):
+        # Not Path.glob: it fails on a checkpoint that a training removes between two listings.
+        for path in map(folder.joinpath, glob.iglob(pattern, root_dir=folder, include_hidden=True)):
             if path.is_symlink() and not any(Path(os.path.realpath(path)).is_relative_to(each) for each in homes):
                 raise CheckpointError(f"{path}: leads out of the run folder; put a copy of what it leads to in its place")
             if not path.is_file() and not path.is_dir() and os.path.lexists(path):  # else a training has removed it meanwhile
