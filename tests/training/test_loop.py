@@ -229,6 +229,21 @@ def test_a_gradient_that_overflows_in_fp16_lowers_the_scale_and_training_goes_on
     assert weights[0] == weights[1] != weights[2]
 
 
+@pytest.mark.parametrize("updates", [3, 40])
+def test_a_training_in_fp16_that_cannot_update_is_an_error(tmp_path: Path, updates: int) -> None:
+    """At once where no scale fits, at the end where there were too few updates to find one."""
+
+    def loss(model: nn.Module, batch: torch.Tensor) -> SequenceLoss:
+        sums = tiny.job().loss(model, batch)
+        return sums._replace(loss=sums.loss * 1e36)
+
+    ended = r"step 30, .*multiplied by 0\.000122;" if updates == 40 else r"step 3, .*no update was made: .* multiplied by 1\.64e\+04;"
+    with pytest.raises(TrainingError, match=ended + r" train .*training\.precision=bf16 or fp32;"):
+        run(tmp_path, replace(tiny.job(), loss=loss), precision="fp16", max_updates=updates, epochs=40)
+    assert not (tmp_path / "model").exists()
+    assert json.loads((tmp_path / "log.jsonl").read_text().splitlines()[-1])["event"] == "error"
+
+
 @pytest.mark.parametrize("spoil", [lambda s: s._replace(loss=s.loss * float("nan")), lambda s: s._replace(loss=s.loss + float("inf"))])
 def test_a_loss_that_is_not_finite_stops_the_run_and_names_the_batch(tmp_path: Path, spoil: Callable[[SequenceLoss], SequenceLoss]) -> None:
     events: list[str] = []

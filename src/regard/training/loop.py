@@ -49,7 +49,7 @@ from regard.training.log import RunLog
 from regard.training.micro_batch import backward, choose_workers, describe_workers, micro_batches_of, seed_torch
 from regard.training.nan_guard import FigurePosition, NanGuard
 from regard.training.optimizer import MovingAverage, build_optimizer, learning_rate
-from regard.training.precision import fastest_precision
+from regard.training.precision import INITIAL_SCALE, LEAST_SCALE, fastest_precision, overflow
 from regard.training.signals import Stopped
 from regard.training.stream_state import check_stream_groups
 from regard.training.training_job import BatchIndices, Progress, TrainingJob, TrainResult
@@ -116,7 +116,7 @@ class _Loop:
         # Only training is compiled: evaluation decodes through other methods, and would recompile for every length.
         self.trained: nn.Module = cast(nn.Module, torch.compile(self.wrapped)) if config.compile else self.wrapped
         self.optimizer = build_optimizer(model, config)
-        self.scaler = torch.amp.GradScaler(world.device.type, enabled=config.precision == "fp16")
+        self.scaler = torch.amp.GradScaler(world.device.type, INITIAL_SCALE, enabled=config.precision == "fp16")
         self.average = MovingAverage(model, config.ema_decay) if config.ema_decay else None
         check_stream_groups(job.carried, world)
         self.state = TrainingState(model, self.optimizer, config.optimizer, self.scaler, Progress(), self.average, job.carried)
@@ -337,6 +337,8 @@ class _Loop:
         self._agree(check=log_due or self.world.device.type == "cpu")
         self.scaler.step(self.optimizer)
         self.scaler.update()
+        if unusable := overflow(self.scaler, least=LEAST_SCALE):
+            raise self._ended_by(unusable, "train with training.precision=bf16 or fp32")
         self.optimizer.zero_grad(set_to_none=True)
         if self.average is not None:
             self.average.update(self.model, progress.step)
@@ -473,6 +475,9 @@ class _Loop:
 
     def _finish(self, reason: str) -> TrainResult:
         progress = self.progress
+        unusable = overflow(self.scaler, least=INITIAL_SCALE * 2.0 ** (1 - max(1, progress.step)))
+        if unusable and not self.job.stop.agreed:
+            raise self._ended_by(f"no update was made: {unusable}", "train longer, or with training.precision=bf16 or fp32")
         digest = weights_sha256(self.model)
         final = None if self.job.stop.agreed else self._choose_final()
         self._agree()

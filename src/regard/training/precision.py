@@ -7,6 +7,9 @@ from typing import Literal
 
 import torch
 
+INITIAL_SCALE = 2.0**16  # of the loss in fp16
+LEAST_SCALE = 2.0**-13  # fairseq's, rounded to a power of two
+
 
 def fastest_precision(device: torch.device) -> Literal["fp32", "bf16"]:
     """Return the faster of bf16 and fp32.
@@ -38,6 +41,23 @@ def is_emulated(precision: str, device: torch.device) -> bool:
         return precision == "bf16" and torch.cuda.get_device_capability(device) < (8, 0)
     needed = {"bf16": {"avx512_bf16", "amx_bf16"}, "fp16": {"avx512_fp16", "amx_fp16"}}
     return precision in needed and not cpu_flags() & needed[precision]
+
+
+def overflow(scaler: torch.amp.GradScaler, *, least: float) -> str | None:
+    """Return what is wrong if the gradients overflow whatever the loss is multiplied by, or None.
+
+    Args:
+        scaler: of a training in fp16, after an update; it halves the scale with every update that it skips. None if it is disabled.
+        least: the smallest scale that is accepted.
+
+    Example:
+        >>> overflow(torch.amp.GradScaler("cpu", 2.0**-14), least=LEAST_SCALE)
+        'the gradients overflow in fp16, also of a loss multiplied by 0.000122'
+        >>> overflow(torch.amp.GradScaler("cpu", 2.0**-14, enabled=False), least=LEAST_SCALE)
+    """
+    if not scaler.is_enabled() or (scale := scaler.get_scale()) >= least:
+        return None
+    return f"the gradients overflow in fp16, also of a loss multiplied by {2 * scale:.3g}"
 
 
 def cpu_flags() -> set[str]:
