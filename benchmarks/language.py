@@ -3,16 +3,15 @@
     python benchmarks/language.py --data FOLDER --runs runs/language
     python benchmarks/language.py --data FOLDER --runs runs/language --only multi30k/lm_key_value --seeds 1
 
-FOLDER holds `multi30k/task1/raw` (English: train, val, test_2016_flickr; lines in a new order for every epoch, as they do not belong
-together) and `flickr8k` (captions, the five of an image one after the other). Every step is a `regard` command or call: a run that is there
-already is resumed, or measured if it is finished. Each seed is also that of the lines' order. Writes language.json, rewritten after every
-run: for each model the median over its seeds, with the lowest and the highest. Writes language_distance.json: the weight of each attention
-on the state 1, 2 ... 15 steps back, the mean over the seeds.
+FOLDER holds `multi30k/task1/raw` and `flickr8k`. The runs on Multi30k (English; lines in a new order for every epoch, as they do not belong
+together) are those of `regard compare studies/daniluk2017.yaml`; those on Flickr8k (captions, the five of an image one after the other) are
+trained here. A run that is there already is resumed, or measured if it is finished. Each seed is also that of the lines' order. Writes
+language.json, rewritten after every run: for each model the median over its seeds, with the lowest and the highest. Writes
+language_distance.json: the weight of each attention on the state 1, 2 ... 15 steps back, the mean over the seeds.
 """
 
 from __future__ import annotations
 
-import gzip
 import itertools
 from pathlib import Path
 from typing import Any
@@ -40,33 +39,39 @@ MAX_APART = 0.01
 SHOWN = ((1, 1), (2, 2), (3, 3), (4, 5), (6, 10), (11, 15))
 
 
-def prepare(name: str, data: Path, folder: Path) -> dict[str, Path]:
-    """Write a set as plain text, one file a split, if that is not done yet; return the files."""
-    files = {split: folder / f"{name}.{split}.txt" for split in SPLITS}
+def flickr8k(data: Path, folder: Path) -> dict[str, Path]:
+    """Write the captions as plain text, one file a split, if that is not done yet; return the files."""
+    files = {split: folder / f"flickr8k.{split}.txt" for split in SPLITS}
     if all(path.exists() for path in files.values()):
         return files
-    if name == "multi30k":
-        raw = data / "multi30k" / "task1" / "raw"
-        for split, source in zip(SPLITS, ("train", "val", "test_2016_flickr"), strict=True):
-            files[split].write_bytes(gzip.decompress((raw / f"{source}.en.gz").read_bytes()))
-        return files
     captions: dict[str, list[str]] = {}
-    for line in read_lines(data / name / "Flickr8k.token.txt"):
+    for line in read_lines(data / "flickr8k" / "Flickr8k.token.txt"):
         key, _, caption = line.partition("\t")
         captions.setdefault(key.partition("#")[0], []).append(caption)
     for split, source in zip(SPLITS, ("train", "dev", "test"), strict=True):
-        images = [line.strip() for line in read_lines(data / name / f"Flickr_8k.{source}Images.txt")]
+        images = [line.strip() for line in read_lines(data / "flickr8k" / f"Flickr_8k.{source}Images.txt")]
         lines = [caption for image in images for caption in captions.get(image, [])]
         files[split].write_text("".join(line + "\n" for line in lines), encoding="utf-8")
     return files
 
 
-def measure(name: str, model: str, seed: int, files: dict[str, Path], runs: Path) -> dict[str, Any]:
-    """Train a model with a seed if that is not done yet, and measure it on the test text; return the figures."""
-    run = runs / f"{name}-{model}-{seed}"
+def trained(name: str, model: str, seed: int, data: Path, runs: Path) -> tuple[Path, Path]:
+    """Train a model with a seed if that is not done yet; return its run and the test text."""
+    if name == "multi30k":
+        study = runs / "daniluk2017"
+        run = study / "runs" / f"multi30k-{model.removeprefix('lm_')}-{seed}"
+        if not (run / "model").exists():
+            regard("compare", str(ROOT / "studies" / "daniluk2017.yaml"), "--data", str(data), "--out", str(study))
+        return run, data / "multi30k" / "task1" / "raw" / "test_2016_flickr.en.gz"
+    files, run = flickr8k(data, runs), runs / f"{name}-{model}-{seed}"
     words = ["--config", str(ROOT / "configs" / f"{model}.yaml"), "--text", str(files["train"]), "--valid-text", str(files["valid"])]
-    regard("train", "lm", *words, "--out", str(run), f"training.seed={seed}", f"data.shuffle={str(name == 'multi30k').lower()}")
-    opened, lines = open_language_run(run), list(read_lines(files["test"]))
+    regard("train", "lm", *words, "--out", str(run), f"training.seed={seed}")
+    return run, files["test"]
+
+
+def measure(run: Path, test: Path) -> dict[str, Any]:
+    """Measure a run on the test text; return the figures."""
+    opened, lines = open_language_run(run), list(read_lines(test))
     scores = {score.name: score.value for score in evaluate_language(opened, lines)}
     training = training_of(run)
     parameters = sum(parameter.numel() for parameter in opened.model.parameters())
@@ -139,8 +144,7 @@ def main() -> None:
     for seed in arguments.seeds:
         for each in arguments.only:
             name, model = each.split("/")
-            files = prepare(name, arguments.data, arguments.runs)
-            results.setdefault(each, {})[str(seed)] = measure(name, model, seed, files, arguments.runs)
+            results.setdefault(each, {})[str(seed)] = measure(*trained(name, model, seed, arguments.data, arguments.runs))
             write(arguments.out, *table(results), note, runs=results)
             write(arguments.out.with_name("language_distance.json"), *distance_table(results), far)
 
