@@ -1,0 +1,118 @@
+"""Hard attention to images as published and as Regard trains it, decoded in three ways, on generated scenes.
+
+    python benchmarks/hard_attention.py --runs runs/hard_attention
+
+Trains captioners on the scenes of `scenes.py` (a run that is there already is resumed, or measured if it is finished): with soft
+attention, with hard attention as published (Xu et al. 2015, 4.1), and with the differences of Regard's way one at a time. Captions new
+scenes greedily, by the best cell, a sampled cell and expected weights. Writes hard_attention.json, rewritten after every run: how many
+captions are true, tested over seeds and scenes, and how often the cell looked at most lies on the object that a word names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from harness import RESULTS, machine, median, options, spread, write
+from scenes import HARD, SHOW, measure, train, write_set
+
+from regard.data.synthetic.scene_files import read_scenes
+from regard.data.synthetic.scenes import Scene
+from regard.metrics.seeds import RunScore, compare_seeds, run_score
+from regard.study.findings import p_text
+from regard.tasks.captioning_prediction import Captioner
+
+PUBLISHED = [*SHOW, "model.attention=hard", "model.hard.reward=sentence", "model.hard.half_soft=0.5", "model.hard.soft_batches=0"]
+OURS = [*SHOW, *HARD]
+MODELS: dict[str, tuple[str, list[str]]] = {
+    "soft": ("soft", SHOW),
+    "ours": ("hard: reward of each step, soft start", OURS),
+    "ours_cold": ("hard: reward of each step, no soft start", [*OURS, "model.hard.soft_batches=0"]),
+    "sentence_warm": ("hard: reward of the sentence, soft start", [*PUBLISHED, "model.hard.soft_batches=1400"]),
+    "sentence": ("hard: reward of the sentence, no soft start", PUBLISHED),
+    "published": ("hard as published: the same, attending before the last word is read", [*PUBLISHED, "model.query_state=previous"]),
+}
+MODES = {"argmax": "best cell", "sample": "sampled cell", "expected": "expected weights"}
+
+
+class Measured(NamedTuple):
+    """One run, decoded in one way: whether each caption is true, and the figures of `scenes.measure`."""
+
+    true: RunScore
+    figures: dict[str, float]
+
+
+def decode(captioner: Captioner, mode: str | None, pictures: Sequence[Path], scenes: Sequence[Scene]) -> Measured:
+    """Caption all scenes, with hard attention in a mode."""
+    captioner.choose(mode)
+    torch.manual_seed(1)  # of the sampled cells
+    captions = captioner.caption(pictures, need_attention=True)
+    true = [[100.0 * scene.is_true(caption.text), 1.0] for caption, scene in zip(captions, scenes, strict=True)]
+    return Measured(run_score("mean", np.array(true)), measure(captions, scenes, captioner.run.model.grid))
+
+
+def table(results: dict[tuple[str, str | None], list[Measured]]) -> tuple[list[str], list[list[Any]]]:
+    """Return columns and rows: a row for each model and way to decode that was measured."""
+    columns = [
+        "trained",
+        "decoded",
+        "true captions, %",
+        "against ours",
+        "95 % interval",
+        "p",
+        "over",
+        "pointing, %",
+        "entropy, nats",
+        "seeds",
+    ]
+    rows = []
+    for (name, mode), runs in results.items():
+        row: list[Any] = [MODELS[name][0], "weights" if mode is None else MODES[mode]]
+        row.append(spread([run.true.score for run in runs], 1, "{} [{}, {}]"))
+        ours = results.get(("ours", "argmax"), [])
+        if ours and (name, mode) != ("ours", "argmax"):
+            test = compare_seeds([run.true for run in runs], [run.true for run in ours])
+            over = "items" if min(len(runs), len(ours)) == 1 else "seeds and items"
+            interval = f"{test.interval[0]:+.1f} to {test.interval[1]:+.1f}"
+            row += [round(test.difference, 1), interval, p_text(test.p_value).removeprefix("= "), over]
+        else:
+            row += [None] * 4
+        row.append(spread([run.figures.get("pointing all", 0.0) for run in runs], 1, "{} [{}, {}]"))
+        rows.append([*row, median([run.figures.get("entropy", 0.0) for run in runs], 2), len(runs)])
+    return columns, rows
+
+
+def main() -> None:
+    parser = options(__doc__, out=RESULTS / "hard_attention.json")
+    parser.add_argument("--runs", type=Path, default=Path("runs/hard_attention"))
+    parser.add_argument("--models", nargs="+", choices=list(MODELS), default=list(MODELS))
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
+    parser.add_argument("--train", type=int, default=20_000, help="training scenes")
+    parser.add_argument("--test", type=int, default=1000, help="test scenes")
+    parser.add_argument("--updates", type=int, default=2500)
+    arguments = parser.parse_args()
+    captions = write_set(arguments.runs, "train", arguments.train, 0, "convention")
+    test = write_set(arguments.runs, "test", arguments.test, 10_000_000, "convention")
+    scenes = read_scenes(arguments.runs / "test.regions.jsonl")
+    pictures = [arguments.runs / line.partition("\t")[0] for line in test.read_text(encoding="utf-8").splitlines()]
+    note = (
+        f"`python benchmarks/hard_attention.py`: {len(scenes)} new scenes of three objects, {arguments.updates} updates, greedy captions, "
+        "median [min, max] over the seeds. Truth is checked by program. Difference: of true captions, from the second row. Pointing: the "
+        f"cell with the highest weight lies within half a cell of the object that a word names. {machine()}."
+    )
+    results: dict[tuple[str, str | None], list[Measured]] = {}
+    for seed in arguments.seeds:
+        for name in arguments.models:
+            run = arguments.runs / f"{name}-{seed}"
+            train(run, captions, [*MODELS[name][1], f"training.seed={seed}"], arguments.updates)
+            captioner = Captioner.open(run)
+            for mode in MODES if name != "soft" else (None,):
+                results.setdefault((name, mode), []).append(decode(captioner, mode, pictures, scenes))
+            write(arguments.out, *table(results), note)
+
+
+if __name__ == "__main__":
+    main()
