@@ -40,10 +40,6 @@ NOT_DIFFERENTIABLE = {
     "top_log_probs": "for decoding, detached",
     "top_tokens": "a choice",
 }
-# Differentiable once only, each with its reason.
-ONCE = {
-    "linear, in recurrent steps": "the gradient of a weight is one product over all steps",
-}
 
 
 def draw(*shape: int, positive: bool = False) -> Tensor:
@@ -196,7 +192,6 @@ def test_every_public_operation_is_differentiated_or_says_why_not():
     differentiated = {name.split(",")[0] for name in CASES}
     assert differentiated.isdisjoint(NOT_DIFFERENTIABLE)
     assert differentiated | set(NOT_DIFFERENTIABLE) == set(ops.__all__)
-    assert set(ONCE) <= set(CASES)
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -204,11 +199,7 @@ def test_first_and_second_gradients_equal_finite_differences(name):
     function, make = CASES[name]
     leaves = [x.requires_grad_() for x in make()]
     assert torch.autograd.gradcheck(function, leaves)
-    if name not in ONCE:
-        assert torch.autograd.gradgradcheck(function, leaves, fast_mode=True)
-        return
-    with pytest.raises(ConfigError, match="differentiable once"):
-        torch.autograd.grad(function(*leaves).sum(), leaves, create_graph=True)
+    assert torch.autograd.gradgradcheck(function, leaves, fast_mode=True)
 
 
 @pytest.mark.skipif(native.library() is None, reason="no native library")

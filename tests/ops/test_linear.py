@@ -7,6 +7,8 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -266,3 +268,79 @@ def test_a_pass_for_other_gradients_leaves_nothing_to_a_weight_s():
     total.backward(retain_graph=True)
     total.backward()
     torch.testing.assert_close(weight.grad, 2 * expected)
+
+
+def recurrent(x: torch.Tensor, weight: torch.Tensor, steps: int) -> list[torch.Tensor]:
+    """Return the products of a loop, each of the one before."""
+    found = []
+    for _ in range(steps):
+        found.append(ops.linear(x, weight))
+        x = torch.tanh(found[-1])
+    return found
+
+
+@pytest.mark.parametrize("other", ["x", "weight"])
+def test_a_pass_within_a_pass_takes_nothing_from_a_weight_s_gradient(other: str) -> None:
+    leaves = {"x": torch.randn(2, 3, requires_grad=True), "weight": torch.randn(3, 3, requires_grad=True)}
+    results = []
+    for context in (contextlib.nullcontext(), ops.recurrent_steps()):
+        with context:
+            products = recurrent(leaves["x"], leaves["weight"], 3)
+        inner = []
+
+        def look(_: torch.Tensor, products: list[torch.Tensor] = products, inner: list[torch.Tensor] = inner) -> None:
+            inner.extend(torch.autograd.grad(products[0], leaves[other], torch.ones_like(products[0]), retain_graph=True))
+
+        products[1].register_hook(look)
+        results.append([*torch.autograd.grad(products[2].sum(), [*leaves.values()], retain_graph=True), *inner])
+    assert len(results[0]) == 3
+    torch.testing.assert_close(*results)
+
+
+def test_threads_may_differentiate_the_same_loop() -> None:
+    x, weight = torch.randn(2, 3), torch.nn.Parameter(torch.randn(3, 3) / 2)
+    with ops.recurrent_steps():
+        total = recurrent(x, weight, 200)[-1].sum()
+
+    def gradient(_: int = 0) -> torch.Tensor:
+        return torch.autograd.grad(total, weight, retain_graph=True)[0]
+
+    expected = gradient()
+    with ThreadPoolExecutor(2) as pool:
+        for found in pool.map(gradient, range(8)):
+            torch.testing.assert_close(found, expected)
+
+
+def nodes(node: torch.autograd.graph.Node | None) -> Iterator[torch.autograd.graph.Node]:
+    """Yield a node and what it leads to."""
+    if node is not None:
+        yield node
+        for following, _ in node.next_functions:
+            yield from nodes(following)
+
+
+def test_a_pass_that_a_weight_has_no_part_in_leaves_nothing_behind() -> None:
+    x, weight = torch.randn(2, 3, requires_grad=True), torch.nn.Parameter(torch.randn(3, 3))
+    with ops.recurrent_steps():
+        total = recurrent(x, weight, 3)[-1].sum()
+    tape = next(node for node in nodes(total.grad_fn) if hasattr(node, "tape")).tape
+    torch.autograd.grad(total, x, retain_graph=True)
+    assert tape.take() == [] == [*tape._passes]
+
+
+@pytest.mark.parametrize("loop", [contextlib.nullcontext, ops.recurrent_steps])
+@pytest.mark.parametrize("library", ["blas", "onednn"])
+def test_linear_has_second_derivatives_by_either_library(loop, library, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.modules["regard.ops.linear"], "matmul_path", lambda: (library, ""))
+    leaves = [torch.randn(4, 3), torch.randn(3, 3), torch.randn(3)]
+
+    def second(dtype: torch.dtype, plain: bool) -> list[torch.Tensor]:
+        x, weight, bias = (leaf.to(dtype).requires_grad_() for leaf in leaves)
+        linear = F.linear if plain else ops.linear
+        with loop():
+            total = linear(torch.tanh(linear(x, weight, bias)), weight, bias).square().sum()
+        first = torch.autograd.grad(total, (x, weight, bias), create_graph=True)
+        return list(torch.autograd.grad(sum(part.square().sum() for part in first), (x, weight, bias)))
+
+    for found, expected in zip(second(torch.float32, plain=False), second(torch.float64, plain=True), strict=True):
+        torch.testing.assert_close(found.double(), expected, rtol=1e-4, atol=1e-4)

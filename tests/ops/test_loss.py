@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import pytest
@@ -189,6 +190,41 @@ def test_large_logits_are_as_exact_as_in_plain_operations(way: str, monkeypatch:
         grads.append(torch.autograd.grad(out.loss, leaf)[0].double())
     ours, plainly = ((found - grads[2]).norm() for found in grads[:2])
     assert ours < 2 * plainly
+
+
+@pytest.mark.parametrize("way", ["cpu", "torch", "plain"])
+@pytest.mark.parametrize("offset", [1e4, 1e15, 1e30])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_what_all_logits_have_in_common_changes_nothing(
+    way: str, offset: float, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("REGARD_KERNELS", "torch" if way == "torch" or native.library() is None else "cpu")
+    monkeypatch.setattr(cross_entropy, "is_plain", lambda *_: way != "plain")
+    hidden, target = torch.zeros(2, 3, dtype=dtype), torch.tensor([1, 16])
+    bias = torch.full((17,), offset, dtype=dtype, requires_grad=True)
+    weight = torch.zeros(17, 3, dtype=dtype, requires_grad=True)
+    for found in (
+        ops.linear_cross_entropy(hidden, weight, bias, target, label_smoothing=0.1),
+        ops.consistent_cross_entropy(hidden, hidden, weight, bias, target, consistency=5.0, label_smoothing=0.1),
+    ):
+        assert found.loss.item() == pytest.approx(2 * math.log(17), rel=1e-6)
+        (gradient,) = torch.autograd.grad(found.loss, bias)
+        expected = torch.full_like(gradient, 2 / 17 - 0.2 / 17)
+        expected[target] -= 0.9
+        torch.testing.assert_close(gradient, expected)
+
+
+def test_in_float16_a_row_that_overflows_spoils_no_other() -> None:
+    hidden = torch.tensor([[60000.0, 0.0], [1.0, 2.0]], dtype=torch.float16, requires_grad=True)
+    weight = torch.tensor([[2.0, 0.0], [0.0, 1.0], [1.0, 1.0]], dtype=torch.float16)
+    (found,) = torch.autograd.grad(ops.linear_cross_entropy(hidden, weight, None, torch.tensor([0, 1])).loss, hidden)
+    (expected,) = torch.autograd.grad(plain(F.linear(hidden, weight).float(), torch.tensor([0, 1]), 0.0), hidden)
+    assert found[0].isnan().all()
+    torch.testing.assert_close(found[1], expected[1])
+    nothing = torch.ones(4, 0, dtype=torch.float16, requires_grad=True)
+    loss = ops.linear_cross_entropy(nothing, torch.ones(5, 0, dtype=torch.float16), None, torch.zeros(4, dtype=torch.int64)).loss
+    loss.backward()
+    assert loss.item() == pytest.approx(4 * math.log(5), rel=1e-6)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])

@@ -101,9 +101,14 @@ class _LinearCrossEntropy(torch.autograd.Function):
 
 def _half_scale(grad: Tensor, rows: Tensor, weight: Tensor) -> Tensor:
     # A power of two, 0-dimensional: no sum in grad.T @ rows, nor in grad @ weight, may reach the largest float16, which is nearly 2**16.
-    sizes = grad.abs()
-    largest = torch.maximum(sizes.sum(0).max() * rows.abs().max(), sizes.sum(1).max().clamp(min=2.0) * weight.abs().max())
+    # What is not finite spoils its own row only.
+    sizes, row, column = (part.abs().nan_to_num_(0.0, 0.0, 0.0) for part in (grad, rows, weight))
+    largest = torch.maximum(_most(sizes.sum(0)) * _most(row), _most(sizes.sum(1)).clamp(min=2.0) * _most(column))
     return (2.0**15 / largest.float()).log2().floor().exp2().clamp(max=_HALF_SCALE)
+
+
+def _most(x: Tensor) -> Tensor:
+    return x.max() if x.numel() else x.new_zeros(())
 
 
 class _Rows(NamedTuple):
@@ -120,25 +125,24 @@ class _Rows(NamedTuple):
 
 
 def _measure(logits: Tensor, goal: Tensor, smoothing: float, train: bool) -> tuple[Tensor, Tensor]:
-    # Overwrites the logits, in training with the gradient of the smoothed loss; returns sums (3,) and the gradient.
+    # Returns sums (3,) and, in training, the gradient of the smoothed loss; may overwrite the logits.
     if loss_cpu.supports(logits, goal):
         rows = _Rows(*loss_cpu.cross_entropy_(logits, goal, smoothing=smoothing, gradient=train))
         return rows.sums(smoothing, 1), logits
-    rows, norm = _look(logits, goal, smoothing)
+    rows, logs = _look(logits, goal, smoothing)
     if train:
-        logits.sub_(norm).exp_()
+        logs.exp_()
         if smoothing:
-            logits -= smoothing / logits.shape[1]
-        logits.scatter_add_(1, goal.unsqueeze(1), torch.full_like(norm, smoothing - 1.0))
-    return rows.sums(smoothing, 1), logits
+            logs -= smoothing / logs.shape[1]
+        logs.scatter_add_(1, goal.unsqueeze(1), logs.new_full((len(goal), 1), smoothing - 1.0))
+    return rows.sums(smoothing, 1), logs
 
 
 def _look(logits: Tensor, goal: Tensor, smoothing: float) -> tuple[_Rows, Tensor]:
-    # Also the log of the sum of exponentials, (rows, 1).
-    norm = torch.logsumexp(logits, 1, keepdim=True)
-    nll = norm - logits.gather(1, goal.unsqueeze(1))
-    uniform = norm - logits.mean(1, keepdim=True) if smoothing else torch.zeros_like(norm)
-    return _Rows(nll.squeeze(1), uniform.squeeze(1), logits.argmax(1) == goal), norm
+    # Also the logarithms of the probabilities.
+    logs = logits.log_softmax(1)
+    nll = -logs.gather(1, goal.unsqueeze(1)).squeeze(1)
+    return _Rows(nll, -logs.mean(1) if smoothing else torch.zeros_like(nll), logits.argmax(1) == goal), logs
 
 
 def _measure_pair(logits: Tensor, goal: Tensor, smoothing: float, alpha: float) -> tuple[Tensor, Tensor]:
@@ -148,25 +152,25 @@ def _measure_pair(logits: Tensor, goal: Tensor, smoothing: float, alpha: float) 
         found, apart = loss_cpu.consistent_cross_entropy_(pair, goal, smoothing=smoothing, alpha=alpha)
         rows = _Rows(*found)
     else:
-        rows, apart = _disagree(logits, goal, smoothing, alpha)
+        rows, apart, logits = _disagree(logits, goal, smoothing, alpha)
     sums = rows.sums(smoothing, 2)
     sums[0] += alpha / 4 * apart.sum()
     return sums, logits
 
 
-def _disagree(logits: Tensor, goal: Tensor, smoothing: float, alpha: float) -> tuple[_Rows, Tensor]:
-    # Overwrites the logits of both passes with their gradient; also returns the divergence of each pair.
+def _disagree(logits: Tensor, goal: Tensor, smoothing: float, alpha: float) -> tuple[_Rows, Tensor, Tensor]:
+    # Also returns the divergence of each pair, and the gradient of both passes.
     goals, count = goal.repeat(2), goal.shape[0]
-    p, q = logits[:count], logits[count:]
-    rows, norm = _look(logits, goals, smoothing)
-    ratio = (p - q).masked_fill_(p == q, 0.0).sub_(norm[:count] - norm[count:])  # log p - log q; equal: a class that both exclude
-    logits.sub_(norm).exp_()
-    shares = [torch.linalg.vecdot(p, ratio).unsqueeze(1), -torch.linalg.vecdot(q, ratio).unsqueeze(1)]
+    rows, shares = _look(logits, goals, smoothing)
+    p, q = shares[:count], shares[count:]
+    ratio = (p - q).masked_fill_(p == q, 0.0)  # log p - log q; equal: a class that both exclude has two of minus infinity
+    shares.exp_()
+    mean = [torch.linalg.vecdot(p, ratio).unsqueeze(1), -torch.linalg.vecdot(q, ratio).unsqueeze(1)]
     change = (p - q).mul_(alpha / 4)
-    for part, share, sign in ((p, shares[0], 1), (q, shares[1], -1)):
-        part.mul_((ratio - sign * share).mul_(sign * alpha / 4).add_(0.5)).add_(change, alpha=sign)
-    logits.sub_(smoothing / logits.shape[1] / 2).scatter_add_(1, goals.unsqueeze(1), torch.full_like(norm, (smoothing - 1.0) / 2))
-    return rows, (shares[0] + shares[1]).squeeze(1)
+    for part, own, sign in ((p, mean[0], 1), (q, mean[1], -1)):
+        part.mul_((ratio - sign * own).mul_(sign * alpha / 4).add_(0.5)).add_(change, alpha=sign)
+    shares.sub_(smoothing / shares.shape[1] / 2).scatter_add_(1, goals.unsqueeze(1), shares.new_full((2 * count, 1), (smoothing - 1.0) / 2))
+    return rows, (mean[0] + mean[1]).squeeze(1), shares
 
 
 def _plain_loss(hidden: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, smoothing: float, alpha: float) -> SequenceLoss:
@@ -174,11 +178,11 @@ def _plain_loss(hidden: Tensor, weight: Tensor, bias: Tensor | None, target: Ten
     dtype, passes = compute_dtype(hidden), hidden.shape[0]
     logits = F.linear(hidden.to(dtype), weight.to(dtype), None if bias is None else bias.to(dtype))
     logits = logits if dtype == torch.float64 else logits.float()
-    norm = logits.logsumexp(-1)
-    nll = (norm - logits.gather(-1, target.expand(passes, -1).unsqueeze(-1)).squeeze(-1)).sum() / passes
-    loss = nll if not smoothing else (1 - smoothing) * nll + smoothing * (norm - logits.mean(-1)).sum() / passes
+    logs = logits.log_softmax(-1)
+    nll = -logs.gather(-1, target.expand(passes, -1).unsqueeze(-1)).sum() / passes
+    loss = nll if not smoothing else (1 - smoothing) * nll - smoothing * logs.mean(-1).sum() / passes
     if passes == 2:
-        p, q = (logits - norm.unsqueeze(-1)).unbind(0)
+        p, q = logs.unbind(0)
         excluded = (p == q) & p.isinf()  # a class without probability in both
         p, q = p.masked_fill(excluded, 0.0), q.masked_fill(excluded, 0.0)
         loss = loss + alpha / 4 * ((p.exp() - q.exp()) * (p - q)).sum()

@@ -20,11 +20,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch._C import _current_graph_task_id  # pyright: ignore[reportPrivateUsage]  # torch has no public name for it
+from torch.autograd import Variable
 
 from regard.errors import ConfigError
 from regard.ops.kernels import native
 from regard.ops.kernels.panels import Affine, PackedLinear
-from regard.ops.kernels.second_order import once_differentiable
+from regard.ops.kernels.second_order import differentiable_gradients
 from regard.ops.tensor_checks import Argument, Signature, autocasts, is_plain
 
 _ARGUMENTS = Signature("linear", Argument("x", "* I"), Argument("weight", "O I"), Argument("bias", "O", optional=True))
@@ -125,34 +126,55 @@ def outer_product(grad: Tensor, x: Tensor) -> Tensor:
     return matmul(x.t(), grad.t()).t() if grad.shape[1] > x.shape[1] else matmul(grad.t(), x.t())
 
 
+def _flat(x: Tensor) -> Tensor:
+    return x.reshape(x.shape[:-1].numel(), x.shape[-1])
+
+
+def _differentiable(ctx: Any, x: Tensor, weight: Tensor, grad: Tensor) -> tuple[Tensor | None, ...]:
+    """Return the gradients of a product's input, weight and bias under `create_graph=True`."""
+    needed = ctx.needs_input_grad[:2]
+    found = differentiable_gradients(F.linear, (x, weight), needed, grad) if any(needed) else (None, None)
+    return *found, _flat(grad).sum(0) if ctx.bias else None
+
+
 class _Linear(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        flat = x.reshape(x.shape[:-1].numel(), x.shape[-1])
-        ctx.save_for_backward(flat, weight)
-        ctx.shape, ctx.bias = x.shape, bias is not None
-        return matmul(flat, weight, bias).view(*x.shape[:-1], weight.shape[0])
+        ctx.save_for_backward(x, weight)
+        ctx.bias = bias is not None
+        return matmul(_flat(x), weight, bias).view(*x.shape[:-1], weight.shape[0])
 
     @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        flat, weight = ctx.saved_tensors
-        grad = grad.reshape(flat.shape[0], weight.shape[0])
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        x, weight = ctx.saved_tensors
+        if torch.is_grad_enabled():
+            return _differentiable(ctx, x, weight, grad)
+        flat, grad = _flat(x), _flat(grad)
         # For a wide weight a transposed copy costs less than oneDNN loses without it.
         turned = weight.t().contiguous() if weight.shape[0] > weight.shape[1] and grad.shape[0] > weight.shape[0] else weight.t()
-        x_grad = matmul(grad, turned).view(ctx.shape) if ctx.needs_input_grad[0] else None
+        x_grad = matmul(grad, turned).view(x.shape) if ctx.needs_input_grad[0] else None
         weight_grad = outer_product(grad, flat) if ctx.needs_input_grad[1] else None
         return x_grad, weight_grad, grad.sum(0) if ctx.bias else None
 
 
-# Steps so far: number of the backward pass, gradient (N, O) of the product, its input (N, I).
-StepTape = list[tuple[int, Tensor, Tensor]]
+class StepTape:
+    """The steps of a weight in backward passes that are running: one may start within another, or in another thread."""
 
+    def __init__(self) -> None:
+        self._passes: dict[int, list[tuple[Tensor, Tensor]]] = {}
 
-def _forget_other_passes(tape: StepTape) -> None:
-    # A pass for other gradients only, such as an input's, runs the steps but not the collector behind them.
-    if tape and tape[-1][0] != _current_graph_task_id():
-        tape.clear()
+    def add(self, grad: Tensor, x: Tensor) -> None:
+        """Add a step of the current pass: the gradient (N, O) of its product, and its input (N, I)."""
+        number = _current_graph_task_id()
+        if number not in self._passes:
+            self._passes[number] = []
+            # A pass for other gradients only, such as an input's, runs the steps but not the collector behind them.
+            Variable._execution_engine.queue_callback(lambda: self._passes.pop(number, None))
+        self._passes[number].append((grad, x))
+
+    def take(self) -> list[tuple[Tensor, Tensor]]:
+        """Return the steps of the current pass, and forget them."""
+        return self._passes.pop(_current_graph_task_id(), [])
 
 
 class _Collect(torch.autograd.Function):
@@ -164,32 +186,31 @@ class _Collect(torch.autograd.Function):
         return weight.view_as(weight)
 
     @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, _: Tensor | None) -> tuple[Tensor | None, None]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        _forget_other_passes(ctx.tape)
-        if not ctx.tape:
-            return None, None
-        _passes, grads, inputs = zip(*ctx.tape, strict=True)
-        ctx.tape.clear()
-        return outer_product(torch.cat(grads), torch.cat(inputs)), None
+    def backward(ctx: Any, grad: Tensor | None) -> tuple[Tensor | None, None]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        # `grad` is of steps under `create_graph=True`, or of their derivatives.
+        steps = ctx.tape.take()
+        if not steps:
+            return grad, None
+        grads, inputs = zip(*steps, strict=True)
+        found = outer_product(torch.cat(grads), torch.cat(inputs))
+        return found if grad is None else found + grad, None
 
 
 class _Step(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, tape: StepTape) -> Tensor:
-        flat = x.reshape(x.shape[:-1].numel(), x.shape[-1])
-        ctx.save_for_backward(flat, weight)
-        ctx.tape, ctx.shape, ctx.bias = tape, x.shape, bias is not None
-        return matmul(flat, weight, bias).view(*x.shape[:-1], weight.shape[0])
+        ctx.save_for_backward(x, weight)
+        ctx.tape, ctx.bias = tape, bias is not None
+        return matmul(_flat(x), weight, bias).view(*x.shape[:-1], weight.shape[0])
 
     @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, Tensor | None, None]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        flat, weight = ctx.saved_tensors
-        grad = grad.reshape(flat.shape[0], weight.shape[0])
-        _forget_other_passes(ctx.tape)
-        ctx.tape.append((_current_graph_task_id(), grad, flat))
-        return matmul(grad, weight.t()).view(ctx.shape), None, grad.sum(0) if ctx.bias else None, None
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        x, weight = ctx.saved_tensors
+        if torch.is_grad_enabled():
+            return *_differentiable(ctx, x, weight, grad), None
+        grad = _flat(grad)
+        ctx.tape.add(grad, _flat(x))
+        return matmul(grad, weight.t()).view(x.shape), None, grad.sum(0) if ctx.bias else None, None
 
 
 class _Steps:

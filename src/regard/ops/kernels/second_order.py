@@ -72,7 +72,7 @@ def once_differentiable(backward: Callable[..., tuple[Tensor | None, ...]]) -> C
         if torch.is_grad_enabled():
             raise ConfigError(
                 f"create_graph: {backward.__qualname__.split('.')[0].strip('_')} is differentiable once; "
-                "float64 tensors or REGARD_KERNELS=torch may have second derivatives"
+                "float64 tensors or REGARD_KERNELS=torch have second derivatives"
             )
         return backward(ctx, *grads)
 

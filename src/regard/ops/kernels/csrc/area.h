@@ -80,24 +80,24 @@ static void strips_start(Strip *strips, int area) {
     for (int i = 0; i < STRIPS; i++) {
         strip_start(&strips[i], area);
         strips[i].most = splat(HIDDEN);
-        strips[i].sum = strips[i].base = strips[i].delta = (vec){0};
+        strips[i].sum = strips[i].lost = strips[i].base = strips[i].delta = (vec){0};
     }
 }
 
 static void forward_chunk(const Head *head, Memory *m, Strip *strips, int64_t count, int last) {
     const Plan *plan = head->plan;
     for (int i = 0; i < STRIPS; i++) {
-        real *scores = m->scores + i * LANES, *sums = m->sum_columns + i * LANES;
+        real *scores = m->scores + i * LANES;
         if (plan->call->features && plan->call->grid_height > 1) {
-            grid_keyed_forward(head, m, &strips[i], i, count, sums);
+            grid_keyed_forward(head, m, &strips[i], i, count);
             continue;
         }
         if (plan->call->features) {
-            keyed_forward(head, m, &strips[i], i, count, sums);
+            keyed_forward(head, m, &strips[i], i, count);
             if (last) line_flush(plan->windows.width, strips[i].weight, splat(1), scores + count * TILE);
             continue;
         }
-        raise_base(&strips[i], plan->windows.width, largest(scores, count), sums, plan->value_size);
+        shrink_sums(m, i, plan->value_size, raise_base(&strips[i], plan->windows.width, largest(scores, count)));
         if (plan->call->grid_height > 1) {
             grid_forward(&plan->windows, &m->grid, &strips[i], scores, count / plan->windows.columns);
             continue;
@@ -124,6 +124,7 @@ static void forward_finish(const Head *head, Memory *m, const Strip *strips, int
     for (int64_t j = first; head->spoilt && j < last; j++)
         for (int64_t t = 0; head->spoilt[j] && t < count; t++)
             if (allowed(head, t0 + t, j)) inverse[t] = sums[2 * t + 1] = NAN;
+    gather_end(m, plan->value_size);
     for (int64_t i = 0; i < plan->value_size; i++)
         for (int j = 0; j < TILE; j += LANES)
             store(m->sum_columns + i * TILE + j, load(m->sum_columns + i * TILE + j) * load(inverse + j));
@@ -159,13 +160,13 @@ static void forward_tile(const Head *head, Memory *m, int64_t t0) {
     strips_start(strips, plan->windows.width);
     key_range(head, t0, &first, &last);
     load_queries(head, m, t0, NULL);
-    memset(m->sum_columns, 0, (size_t)(plan->value_size * TILE) * sizeof(real));
+    gather_start(m, plan->value_size);
     for (int64_t j0 = first; j0 < last; j0 += plan->chunk) {
         const int64_t count = last - j0 < plan->chunk ? last - j0 : plan->chunk;
         const int final = j0 + count == last;
         score(head, m, t0, j0, count, NULL);
         forward_chunk(head, m, strips, count, final);
-        gather(&head->value, call->value_size, done_items(plan, first, j0, count, final), m->scores, m->sum_columns);
+        gather(m, &head->value, call->value_size, done_items(plan, first, j0, count, final), m->scores);
     }
     forward_finish(head, m, strips, t0, first, last);
 }
@@ -233,16 +234,17 @@ static void backward_tile(const Head *head, Memory *m, int64_t t0, Matrix grad_k
     compare(&head->value, call->value_size, first, last - first, m->grad_columns, m->grads);
     score(head, m, t0, first, last - first, m->grads);
     if (last > first) backward_sweep(head, m, strips, last - first);
-    memset(m->sum_columns, 0, (size_t)(plan->key_size * TILE) * sizeof(real));
+    gather_start(m, plan->key_size);
     const Done all = done_items(plan, first, first, last - first, 1);
     for (int64_t i = 0; i < all.count; i += CHUNK) { /* the three products one after another on what the cache holds */
         const Done done = {all.item + i, all.row + i, all.count - i < CHUNK ? all.count - i : CHUNK};
         scatter(grad_value, plan->value_size, done, m->scores, m->grad_rows, queries);
         if (call->features) continue;
-        gather(&head->key, call->key_size, done, m->grads, m->sum_columns);
+        gather(m, &head->key, call->key_size, done, m->grads);
         scatter(grad_key, plan->key_size, done, m->grads, m->query_rows, queries);
     }
     if (call->features) keyed_products(head, m, first, last, grad_key, queries);
+    gather_end(m, plan->key_size);
     if (call->features) move_gradients(head, m, queries);
     else transpose(m->sum_columns, TILE, plan->key_size, TILE, m->sum_rows, plan->key_size, 1);
     store_rows(head, &call->grad_query, t0, queries, call->key_size, plan->key_size, m->sum_rows);

@@ -76,7 +76,7 @@ INLINE void keyed_sweep(int area, enum sweep_mode mode, const Plan *plan, Strip 
     const Windows *w = &plan->windows;
     const int64_t buffer = area_buffer(plan);
     const vec base = s->base, delta = s->delta, inverse = s->inverse;
-    vec run_grad[MOST_LENGTH], weight[MOST_LENGTH], sum = s->sum, part = (vec){0};
+    vec run_grad[MOST_LENGTH], weight[MOST_LENGTH], part = (vec){0};
     UNROLL
     for (int i = 0; i < area; i++) run_grad[i] = s->run_grad[i], weight[i] = s->weight[i];
     for (int64_t j = 0; j < count; j++) {
@@ -103,9 +103,8 @@ INLINE void keyed_sweep(int area, enum sweep_mode mode, const Plan *plan, Strip 
             else weight[i] = done;
         }
         part += total;
-        if (j % 16 == 15 || j == count - 1) sum += part, part = (vec){0};
+        if (j % 16 == 15 || j == count - 1) add_to_sum(&s->sum, &s->lost, part), part = (vec){0};
     }
-    s->sum = sum;
     UNROLL
     for (int i = 0; i < area; i++) s->run_grad[i] = run_grad[i], s->weight[i] = weight[i];
 }
@@ -123,13 +122,13 @@ INLINE void keyed_sweep_any(enum sweep_mode mode, const Plan *plan, Strip *s, re
     }
 }
 
-static void keyed_forward(const Head *head, Memory *m, Strip *s, int strip, int64_t count, real *sums) {
+static void keyed_forward(const Head *head, Memory *m, Strip *s, int strip, int64_t count) {
     real *areas = m->areas + strip * LANES, *items = m->scores + strip * LANES;
     vec hidden[MOST_LENGTH];
     const vec most = keyed_hide(head->plan, s, items, areas, count);
     const int area = head->plan->windows.width;
     memcpy(hidden, s->run, area * sizeof(vec)); /* no scores, so no base is to be taken off */
-    raise_base(s, area, most, sums, head->plan->value_size);
+    shrink_sums(m, strip, head->plan->value_size, raise_base(s, area, most));
     memcpy(s->run, hidden, area * sizeof(vec));
     keyed_sweep_any(FORWARD, head->plan, s, areas, NULL, items, count);
 }
@@ -152,7 +151,7 @@ static void keyed_products(const Head *head, Memory *m, int64_t first, int64_t l
         const real *grads = m->areas + i * area_buffer(plan);
         for (int64_t j = first + area_absent(call, i, first, last - first); j < last; j += CHUNK) {
             const Done done = {area_row(call, i) + j, j - first, last - j < CHUNK ? last - j : CHUNK};
-            gather(&head->key, call->key_size, done, grads, m->sum_columns);
+            gather(m, &head->key, call->key_size, done, grads);
             scatter(grad_key, plan->key_size, done, grads, m->query_rows, queries);
         }
     }

@@ -85,7 +85,7 @@ INLINE void grid_keyed(int side, enum sweep_mode mode, const Plan *plan, Strip *
                 else store(score, p * (grad[w] * share - delta) * inverse);
             }
         }
-        if (j % 16 == 15 || j == count - 1) s->sum += part, part = (vec){0}; /* sums of sums round off less than one long sum */
+        if (j % 16 == 15 || j == count - 1) add_to_sum(&s->sum, &s->lost, part), part = (vec){0};
         if (mode == DELTA) continue;
         vec below[MOST_SIDE] = {{0}}; /* what the areas of more rows give to the items of a row */
         UNROLL
@@ -102,11 +102,11 @@ INLINE void grid_keyed(int side, enum sweep_mode mode, const Plan *plan, Strip *
     }
 }
 
-static void grid_keyed_forward(const Head *head, Memory *m, Strip *s, int strip, int64_t count, real *sums) {
+static void grid_keyed_forward(const Head *head, Memory *m, Strip *s, int strip, int64_t count) {
     real *areas = m->areas + strip * LANES, *items = m->scores + strip * LANES;
     vec most;
     BY_SIDE(grid_hide, head->plan->call, head->plan, items, areas, count, &most);
-    raise_base(s, 0, most, sums, head->plan->value_size);
+    shrink_sums(m, strip, head->plan->value_size, raise_base(s, 0, most));
     BY_SIDE(grid_keyed, head->plan->call, FORWARD, head->plan, s, areas, NULL, items, count);
 }
 

@@ -8,7 +8,7 @@
 #include "calls.h"
 #include "simd.h"
 
-enum { TILE = AREA_TILE, STRIPS = TILE / LANES, CHUNK = 128, BLOCK = 16 };
+enum { TILE = AREA_TILE, STRIPS = TILE / LANES, CHUNK = 128, GATHERED = 16 * CHUNK, BLOCK = 16 };
 
 static int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
 
@@ -30,6 +30,7 @@ typedef struct {
 /* A worker's memory. *_rows: TILE x size, *_columns: size x TILE. */
 typedef struct {
     real *query_rows, *query_columns, *grad_rows, *grad_columns, *sum_columns, *sum_rows;
+    int64_t gathered, moved; /* rows summed in sum_columns and in sum_rows, see gather */
     real *scores, *grads;
     real *areas; /* with keys of areas: their scores, then gradients; one such buffer for each size */
     GridState grid;
@@ -247,10 +248,44 @@ typedef struct {
     int64_t item, row, count;
 } Done;
 
-/* result (+)= rows [item, item + count) of a matrix, transposed, times rows of a chunk: size x TILE. */
-static void gather(const Matrix *matrix, int64_t size, Done done, const real *chunk, real *result) {
-    product((product_args){.a = matrix->data + done.item * matrix->row, .a_row = 1, .a_column = matrix->row, .b = chunk + done.row * TILE,
-                           .b_row = TILE, .c = result, .c_row = TILE, .depth = done.count, .add = 1}, size, TILE);
+/* Begin sums over the items of a tile: size x TILE. Until they end, sum_columns holds the latest and sum_rows all others, as sums of sums
+   round off less than one long sum. */
+static void gather_start(Memory *m, int64_t size) {
+    memset(m->sum_columns, 0, (size_t)(size * TILE) * sizeof(real));
+    m->gathered = m->moved = 0;
+}
+
+static void gather_up(Memory *m, int64_t size) {
+    for (int64_t i = 0; i < size * TILE; i += LANES) {
+        store(m->sum_rows + i, m->moved ? load(m->sum_rows + i) + load(m->sum_columns + i) : load(m->sum_columns + i));
+        store(m->sum_columns + i, (vec){0});
+    }
+    m->moved += m->gathered;
+    m->gathered = 0;
+}
+
+/* Sums += rows [item, item + count) of a matrix, transposed, times rows of a chunk. */
+static void gather(Memory *m, const Matrix *matrix, int64_t size, Done done, const real *chunk) {
+    for (int64_t i = 0; i < done.count; i += CHUNK) {
+        const int64_t depth = done.count - i < CHUNK ? done.count - i : CHUNK;
+        product((product_args){.a = matrix->data + (done.item + i) * matrix->row, .a_row = 1, .a_column = matrix->row,
+                               .b = chunk + (done.row + i) * TILE, .b_row = TILE, .c = m->sum_columns, .c_row = TILE, .depth = depth, .add = 1},
+                size, TILE);
+        if ((m->gathered += depth) >= GATHERED) gather_up(m, size);
+    }
+}
+
+/* Multiply what a strip has summed so far. */
+static void shrink_sums(Memory *m, int strip, int64_t size, vec shrink) {
+    for (int64_t i = strip * LANES; i < size * TILE; i += TILE) {
+        store(m->sum_columns + i, load(m->sum_columns + i) * shrink);
+        if (m->moved) store(m->sum_rows + i, load(m->sum_rows + i) * shrink);
+    }
+}
+
+/* End the sums: sum_columns holds all of them, and sum_rows is free. */
+static void gather_end(Memory *m, int64_t size) {
+    for (int64_t i = 0; m->moved && i < size * TILE; i += LANES) store(m->sum_columns + i, load(m->sum_columns + i) + load(m->sum_rows + i));
 }
 
 /* chunk = rows [j0, j0 + count) of a matrix times columns of the tile: count x TILE. Summed by BLOCK features: a score's rounding error is

@@ -67,7 +67,7 @@ enum sweep_mode { FORWARD, DELTA, BACKWARD };
 /* One strip, between two chunks of a sequence. */
 typedef struct {
     vec base, most;                           /* most: the largest score so far, HIDDEN before the first; base: the same, but then 0 */
-    vec sum;                                  /* of p (forward), of p times the gradient of the area's weight (delta) */
+    vec sum, lost;                            /* of p (forward), of p times the gradient of the area's weight (delta); see add_to_sum */
     vec inverse, delta;                       /* backward: 1 / sum of p */
     vec run[MOST_LENGTH], run_grad[MOST_LENGTH]; /* [s - 1]: sums over the last s items */
     vec weight[MOST_LENGTH], slope[MOST_LENGTH]; /* [r]: unfinished w and ds of the item r steps back */
@@ -87,24 +87,25 @@ static vec largest(const real *scores, int64_t count) {
     return most;
 }
 
-/* Move a strip's base up to the largest score so far, and with it what was summed. */
-static void raise_base(Strip *s, int area, vec most, real *sums, int64_t sum_rows) {
+/* Move a strip's base up to the largest score so far, and with it what was summed; return what other sums are to be multiplied by. */
+static vec raise_base(Strip *s, int area, vec most) {
     most = maximum(s->most, most);
     s->base = select_vec(most == HIDDEN, (vec){0}, most); /* nothing allowed yet: every term must be 0, not 2^0 */
     const vec change = (s->most - s->base) * LOG2E, shrink = exp2_vec(change);
     s->most = most;
     s->sum *= shrink;
+    s->lost *= shrink;
     for (int i = 0; i < area; i++) {
         s->run[i] += change * (real)(i + 1); /* these are sums of scores from which the base is taken off */
         s->weight[i] *= shrink;
     }
-    for (int64_t i = 0; i < sum_rows; i++) store(sums + i * AREA_TILE, load(sums + i * AREA_TILE) * shrink);
+    return shrink;
 }
 
 /* Sweep `count` items of a sequence whose largest area is `area`. scores (count x AREA_TILE) becomes w and grads becomes ds, both of the
    item area - 1 steps back; a sweep for delta leaves them. */
 INLINE void line_sweep(int area, int plain, enum sweep_mode mode, const Windows *w, Strip *s, real *scores, real *grads, int64_t count) {
-    vec run[MOST_LENGTH], run_grad[MOST_LENGTH], weight[MOST_LENGTH], slope[MOST_LENGTH], sum = s->sum, part = (vec){0};
+    vec run[MOST_LENGTH], run_grad[MOST_LENGTH], weight[MOST_LENGTH], slope[MOST_LENGTH], part = (vec){0};
     const vec base = s->base, delta = s->delta, inverse = s->inverse;
     UNROLL
     for (int i = 0; i < area; i++) {
@@ -145,9 +146,8 @@ INLINE void line_sweep(int area, int plain, enum sweep_mode mode, const Windows 
             else weight[i] = done;
         }
         part += total;
-        if (j % 16 == 15 || j == count - 1) sum += part, part = (vec){0}; /* sums of sums round off less than one long sum */
+        if (j % 16 == 15 || j == count - 1) add_to_sum(&s->sum, &s->lost, part), part = (vec){0};
     }
-    s->sum = sum;
     UNROLL
     for (int i = 0; i < area; i++) {
         s->run[i] = run[i];
@@ -271,7 +271,7 @@ INLINE void grid_row(int height, int width, int plain, enum sweep_mode mode, con
         grid_finish(height, columns, x - (width - 1), done_w, factor, g->weight, row_w);
         if (mode == BACKWARD) grid_finish(height, columns, x - (width - 1), done_ds, factor, g->slope, row_ds);
     }
-    s->sum += row_total;
+    add_to_sum(&s->sum, &s->lost, row_total);
 }
 
 INLINE void grid_row_any(enum sweep_mode mode, const Windows *w, GridState *g, Strip *s, const real *scores, const real *grads, real *row_w,

@@ -66,15 +66,16 @@ typedef struct {
     uint8_t *correct;
 } loss_results;
 
-/* Writes the results of row number `row`, and with `keep` exponentials over the logits p; returns the sum of these, and in *norm its log. */
-INLINE double loss_row(real *p, int64_t size, int64_t target, int keep, loss_results to, int64_t row, double *norm) {
+/* Writes the results of row number `row`, and with `keep` exponentials over the logits p; returns the sum of these, and the greatest logit in
+   *greatest. It is taken off first: added to the log of the sum, a large one would round that away. */
+INLINE double loss_row(real *p, int64_t size, int64_t target, int keep, loss_results to, int64_t row, double *greatest) {
     const loss_scan found = loss_look(p, size);
     const real picked = p[target];
     to.correct[row] = loss_is_first(p, target, found.greatest);
     const double total = loss_exponentials(p, size, found.greatest, keep);
-    *norm = found.greatest + log(total);
-    to.nll[row] = (real)(*norm - picked);
-    to.uniform[row] = (real)(*norm - found.total / (double)size);
+    *greatest = found.greatest;
+    to.nll[row] = (real)(log(total) + (*greatest - picked));
+    to.uniform[row] = (real)(log(total) + (*greatest - found.total / (double)size));
     return total;
 }
 
@@ -84,12 +85,12 @@ static void loss_task(int64_t row, void *scratch, const void *context) {
     const int64_t size = call->size, target = call->target[row];
     const loss_results to = {call->nll, call->uniform, call->correct};
     real *p = call->logits + row * size;
-    double norm;
+    double greatest;
     if (!call->gradient) {
-        loss_row(p, size, target, 0, to, row, &norm);
+        loss_row(p, size, target, 0, to, row, &greatest);
         return;
     }
-    const double total = loss_row(p, size, target, 1, to, row, &norm);
+    const double total = loss_row(p, size, target, 1, to, row, &greatest);
     const real factor = (real)(1 / total), even = (real)(call->smoothing / (double)size);
     for (int64_t i = 0; i < size; i++) p[i] = p[i] * factor - even;
     p[target] -= (real)(1 - call->smoothing);
@@ -126,10 +127,10 @@ static void loss_pair_task(int64_t row, void *scratch, const void *context) {
     const loss_results to = {call->nll, call->uniform, call->correct};
     real *ratio = scratch, *p = call->logits + row * size, *q = p + call->rows * size;
     for (int64_t i = 0; i < size; i++) ratio[i] = p[i] == q[i] ? 0 : p[i] - q[i]; /* a class that both exclude has two of -infinity */
-    double norm[2], factor[2], sums[2];
-    factor[0] = 1 / loss_row(p, size, target, 1, to, row, &norm[0]);
-    factor[1] = 1 / loss_row(q, size, target, 1, to, call->rows + row, &norm[1]);
-    loss_shares(p, q, ratio, size, factor, norm[0] - norm[1], sums);
+    double greatest[2], factor[2], sums[2];
+    factor[0] = 1 / loss_row(p, size, target, 1, to, row, &greatest[0]);
+    factor[1] = 1 / loss_row(q, size, target, 1, to, call->rows + row, &greatest[1]);
+    loss_shares(p, q, ratio, size, factor, greatest[0] - greatest[1] + log(factor[1] / factor[0]), sums);
     call->divergence[row] = (real)(sums[0] - sums[1]);
     const real quarter = (real)(call->alpha / 4), even = (real)(call->smoothing / (double)size / 2), mean = (real)0.5;
     const real of_p = (real)sums[0], of_q = (real)sums[1];

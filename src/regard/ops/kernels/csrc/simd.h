@@ -54,6 +54,13 @@ INLINE ivec isplat(lane_int x) { return x - (ivec){0}; }
 INLINE vec select_vec(ivec which, vec yes, vec no) { return (vec)((which & (ivec)yes) | (~which & (ivec)no)); }
 INLINE vec maximum(vec a, vec b) { return select_vec(a > b, a, b); }
 
+/* Add to a long sum, and keep what rounding loses of it for the next call (Kahan 1965). */
+INLINE void add_to_sum(vec *sum, vec *lost, vec part) {
+    const vec with = part - *lost, next = *sum + with;
+    *lost = (next - *sum) - with;
+    *sum = next;
+}
+
 /* LANES bytes, each 0 or 1, as lanes of 0 or -1. */
 INLINE ivec load_flags(const uint8_t *p) {
     return __builtin_convertvector(*(const loose_bytes *)p, ivec) != 0;
