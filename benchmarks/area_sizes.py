@@ -4,8 +4,10 @@
 
 Trains captioners that attend to rectangles of up to 3 x 3 cells (a run that is there already is resumed, or measured if it is finished).
 Each reads new scenes of two objects of different sizes with their true captions. For the colour and shape words of each object it takes
-the rectangle of the largest weight. Writes area_sizes.json, rewritten after every run: how many cells that rectangle has, by the size of
-the object, and whether it has more for the larger object of a scene, tested over seeds and scenes.
+the rectangle of the largest weight, and the mean of the rectangles' cells, by weight. Writes area_sizes.json, rewritten after every run:
+both by the size of the object, and whether the mean is larger for the larger object of a scene, tested over seeds and scenes.
+
+With mean keys the score of a rectangle is the mean of its cells' scores, so that the largest weight is always on a single cell.
 """
 
 from __future__ import annotations
@@ -37,10 +39,19 @@ MODELS = {
 
 
 class Choice(NamedTuple):
-    """The rectangle of the largest weight for a word: its cells, the cells of the object, and the share of both in the cells of either."""
+    """Where a model looks for a word.
+
+    Attributes:
+        scene: number of the scene.
+        chosen: cells of the rectangle of the largest weight.
+        mean: cells of a rectangle, the mean by weight.
+        object: cells of the object that the word names.
+        overlap: cells of both the rectangle and the object over cells of either.
+    """
 
     scene: int
     chosen: int
+    mean: float
     object: int
     overlap: float
 
@@ -61,38 +72,43 @@ def choices(captioner: Captioner, folder: Path, scenes: Sequence[Scene]) -> list
         (caption,) = scene.captions
         maps = captioner.record(folder / "test" / f"{number:06}.png", text=caption).maps
         areas = next(each.areas for each in maps if each.areas is not None)  # of the only layer
-        heaviest = np.asarray(areas.weights).mean(0).argmax(-1)  # (T,)
+        weights, extents = np.asarray(areas.weights).mean(0), np.asarray(areas.extents)  # (T, areas), (areas, 4)
+        cells = extents[:, 2] * extents[:, 3]
         for place, named in enumerate(scene.grounding(caption)):
             if named is None:
                 continue
-            top, left, height, width = np.asarray(areas.extents)[heaviest[place]].tolist()
+            top, left, height, width = extents[weights[place].argmax()].tolist()
+            mean = float((weights[place] * cells).sum() / weights[place].sum())
             thing = scene.objects[named]
             side = (2 * thing.radius + 2) // cell
             row, column = (thing.y - thing.radius) // cell, (thing.x - thing.radius) // cell
             shared = max(0, min(top + height, row + side) - max(top, row)) * max(0, min(left + width, column + side) - max(left, column))
-            found.append(Choice(number, height * width, side**2, shared / (height * width + side**2 - shared)))
+            found.append(Choice(number, height * width, mean, side**2, shared / (height * width + side**2 - shared)))
     return found
 
 
 def contrast(found: Sequence[Choice], scenes: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return (N, 2) sums and counts per scene of the rectangle's cells, for the larger and for the smaller object."""
+    """Return (N, 2) sums and counts per scene of the mean cells, for the larger and for the smaller object."""
     sums = np.zeros((2, scenes, 2))
     for number in range(scenes):
         own = [each for each in found if each.scene == number]
         large = max((each.object for each in own), default=0)
         for each in own:
-            sums[int(each.object < large), number] += (each.chosen, 1)
+            sums[int(each.object < large), number] += (each.mean, 1)
     return sums[0], sums[1]
 
 
 def table(results: dict[str, list[list[Choice]]], scenes: int, grid: tuple[int, int]) -> tuple[list[str], list[list[Any]]]:
     """Return columns and rows: a row for each model."""
     sizes = (1, 4, 9)
-    columns = ["areas", *(f"cells for an object of {size}" for size in sizes), "overlap, %", "larger less smaller", "95 % interval", "p"]
-    columns += ["over", "seeds"]
+    columns = ["areas", *(f"heaviest, object of {size}" for size in sizes), "overlap, %", *(f"mean, object of {size}" for size in sizes)]
+    columns += ["larger less smaller", "95 % interval", "p", "over", "seeds"]
     rows: list[list[Any]] = []
     for name, runs in results.items():
-        means = [float(np.mean([each.chosen for run in runs for each in run if each.object == size])) for size in sizes]
+        chosen, means = (
+            [round(float(np.mean([getattr(each, what) for run in runs for each in run if each.object == size])), 2) for size in sizes]
+            for what in ("chosen", "mean")
+        )
         overlap = 100 * float(np.mean([each.overlap for run in runs for each in run]))
         pairs = [contrast(run, scenes) for run in runs]
         large, small = ([run_score("mean", pair[side]) for pair in pairs] for side in (0, 1))
@@ -103,8 +119,9 @@ def table(results: dict[str, list[list[Choice]]], scenes: int, grid: tuple[int, 
         rows.append(
             [
                 MODELS[name][0],
-                *(round(mean, 2) for mean in means),
+                *chosen,
                 round(overlap, 1),
+                *means,
                 round(test.difference, 2),
                 interval,
                 p,
@@ -114,7 +131,8 @@ def table(results: dict[str, list[list[Choice]]], scenes: int, grid: tuple[int, 
         )
     spans = area_spans(grid, (3, 3))
     chance = float((spans[:, 2] * spans[:, 3]).double().mean())
-    rows.append(["a random rectangle", *(round(chance, 2) for _ in sizes), None, 0.0, None, None, None, None])
+    even = [round(chance, 2)] * len(sizes)
+    rows.append(["a random rectangle", *even, None, *even, 0.0, None, None, None, None])
     return columns, rows
 
 
@@ -142,8 +160,9 @@ def main() -> None:
             grid = captioner.run.model.grid
             note = (
                 f"`python benchmarks/area_sizes.py`: {len(scenes)} new scenes of two objects that cover 1, 4 or 9 of {grid[0]} x {grid[1]} "
-                f"cells; {arguments.updates} updates. Cells of the rectangle (up to 3 x 3) with the largest weight, the mean over the "
-                f"words for an object, its true caption given. Overlap: cells of both over cells of either. {machine()}."
+                f"cells; {arguments.updates} updates. Heaviest: cells of the rectangle (up to 3 x 3) of the largest weight, the mean over "
+                "the words for an object, its true caption given. Overlap: cells of both over cells of either. Mean: cells of a rectangle, "
+                f"by weight; its difference between the two objects of a scene is tested. {machine()}."
             )
             write(arguments.out, *table(results, len(scenes), grid), note)
 

@@ -41,7 +41,7 @@ def test_an_area_over_the_end_of_the_text_is_left_out(area_borders: ModuleType) 
 
 
 def test_the_larger_object_of_a_scene_is_compared_with_the_smaller(area_sizes: ModuleType) -> None:
-    found = [area_sizes.Choice(0, 4, 9, 0.1), area_sizes.Choice(0, 6, 9, 0.1), area_sizes.Choice(0, 2, 1, 0.1)]
+    found = [area_sizes.Choice(0, 4, 4.5, 9, 0.1), area_sizes.Choice(0, 6, 5.5, 9, 0.1), area_sizes.Choice(0, 2, 2.0, 1, 0.1)]
     large, small = area_sizes.contrast(found, 2)
     assert large.tolist() == [[10, 2], [0, 0]]
     assert small.tolist() == [[2, 1], [0, 0]]

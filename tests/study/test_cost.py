@@ -13,7 +13,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from regard.config import EntailmentConfig, LanguageConfig, RunConfig, TranslationConfig, validate
 from regard.config.captioning import CaptioningConfig
-from regard.config.study import cell_config, load_study, study_cells
+from regard.config.study import StudyConfig, cell_config, load_study, study_cells
 from regard.data.batching import collate
 from regard.data.vocabulary import UNK
 from regard.models import build_for_run
@@ -153,3 +153,23 @@ def test_every_run_at_the_scale_of_its_paper_does_an_update(path: Path) -> None:
 def test_a_run_at_the_scale_of_its_paper_does_an_update() -> None:
     found = dict(runs(STUDIES[0].with_name("li2018_translation.yaml")))
     assert 0 < updated(found["tiny_area"]) < 20
+
+
+@pytest.mark.parametrize(
+    ("budget", "updates"), [({"tokens": 4200}, "30"), ({"seconds": 60.0}, "by seconds"), ({"updates": 7}, "7"), (None, "by epochs")]
+)
+def test_every_budget_is_told(budget: dict[str, float] | None, updates: str) -> None:
+    settings = {"vocabulary": {"size": 500}, "training": {"streams": 4, "chunk_length": 35}}
+    tree = {
+        "name": "s",
+        "task": "lm",
+        "settings": settings,
+        "data": {"a": {"test": {"text": "a.txt"}}},
+        "variants": {"x": {}},
+        "budget": budget,
+    }
+    columns, rows = estimate(validate(tree, "here", kind=StudyConfig), beside=Path())
+    found = dict(zip(columns, rows[0], strict=True))
+    assert found["updates"] == updates
+    assert ("per update" in found["PFLOP"]) == updates.startswith("by")
+    assert all(float(value.split(" ")[0].replace(",", "")) > 0 for name, value in found.items() if name.startswith(("PFLOP", "hours")))

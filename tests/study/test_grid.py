@@ -27,6 +27,7 @@ from regard.jobs import WorkerLost
 from regard.study import build_report, run_study, write_report
 from regard.study.grid import StudyStopped, check_study, train_apart
 from regard.study.report_files import markdown
+from regard.study.results import Outdated
 from regard.tasks import generate, train_translation
 
 SMALL = {
@@ -202,6 +203,49 @@ def test_other_settings_do_not_mix_with_what_is_there(finished: tuple[StudyConfi
         run_study(other, folder, beside=tmp_path)
     more = study.model_copy(update={"variants": {**study.variants, "more": study.variants["none"]}})
     check_study(more, folder, beside=tmp_path)
+
+
+def test_runs_do_not_mix_with_those_of_other_training_files(tmp_path: Path, data: Path, messages: list[str]) -> None:
+    shutil.copytree(data, tmp_path / "own")
+    study = load_study(written(tmp_path, tmp_path / "own", **ALONE))
+    assert run_study(study, tmp_path / "out", beside=tmp_path, train=train_here) == 0
+    target = tmp_path / "own" / "train.target"
+    target.write_text(target.read_text().upper())
+    more = study.model_copy(update={"seeds": (1, 2)})
+    with pytest.raises(ConfigError, match=r"own/train\.target: changed since the run letters-none-1 was trained; restore it, take another"):
+        run_study(more, tmp_path / "out", beside=tmp_path, train=lambda command, log: pytest.fail("trained"))
+    Outdated(more, tmp_path / "out", beside=tmp_path).warn()
+    assert any("letters-none-1" in message and "changed since it was trained" in message for message in messages)
+
+
+def language_study(folder: Path, **changes: Any) -> StudyConfig:
+    (folder / "train.txt").write_text("a b c\nb c a\nc a b\n" * 20)
+    (folder / "test.txt").write_text("a b\nb a\n")
+    settings = {
+        "vocabulary": {"kind": "word"},
+        "model": {"embed_dim": 4, "hidden_size": 4, "attention": "none"},
+        "training": {"streams": 2},
+    }
+    data = {"letters": {"settings": {"data": {"text": f"{folder}/train.txt", "valid_size": 3}}, "test": {"text": f"{folder}/test.txt"}}}
+    tree = {"name": "letters", "task": "lm", "settings": settings, "data": data, "seeds": [1], "budget": {"updates": 2}, **changes}
+    (folder / "lm.yaml").write_text(yaml.safe_dump({"variants": {"x": {}}, **tree}))
+    return load_study(folder / "lm.yaml")
+
+
+@pytest.mark.parametrize("settings", [{"vocabulary": {"min_count": 2}}, {"data": {"text": "other.txt"}}])
+def test_perplexities_of_two_vocabularies_are_not_compared(tmp_path: Path, settings: dict[str, Any]) -> None:
+    (tmp_path / "other.txt").write_text("a b c\n" * 30)
+    variants = {"variants": {"x": {}, "y": {"settings": settings}}}
+    with pytest.raises(ConfigError, match=r"the runs letters-x-1 and letters-y-1 differ in vocabulary or data\.text; perplexity per token"):
+        check_study(language_study(tmp_path, **variants), tmp_path / "out", beside=tmp_path)
+    check_study(language_study(tmp_path, metric="bits per byte", **variants), tmp_path / "out", beside=tmp_path)
+
+
+def test_an_empty_test_text_is_named_before_anything_is_trained(tmp_path: Path) -> None:
+    study = language_study(tmp_path)
+    (tmp_path / "test.txt").write_text("")
+    with pytest.raises(ConfigError, match=r"data\.letters\.test\.text: .*test\.txt: no lines, expected one or more"):
+        run_study(study, tmp_path / "out", beside=tmp_path, train=lambda command, log: pytest.fail("trained"))
 
 
 def with_test_of(study: StudyConfig, folder: Path, *, lines: int) -> StudyConfig:

@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from regard.errors import ConfigError
+from regard.data.lines import read_lines
+from regard.errors import ConfigError, DataError
 from regard.metrics.significance import score_of_counts
 from regard.study.measure import RunMeasures, attention_of, checkpoint_selection, measure_run
+from regard.tasks.language_training import evaluate_language, open_language_run
 from regard.tasks.synthetic_data import generate
 from tests.tasks import tiny, tiny_captions, tiny_language, tiny_sentences
 
@@ -81,3 +83,24 @@ def test_language(tmp_path: Path, attention: str) -> None:
     check(measure_run("lm", tmp_path / "run", test), 3)
     figures = attention_of("lm", tmp_path / "run", test)
     assert (figures == {}) == (attention == "none")
+
+
+@pytest.mark.parametrize("context", ["continuous", "separate"])
+def test_a_language_model_reads_the_test_text_as_in_training(tmp_path: Path, context: str) -> None:
+    tiny_language.run(tmp_path, data={"context": context}, training={"max_updates": 2})
+    test = {"text": str(tmp_path / "valid_text")}
+    run = open_language_run(tmp_path / "run")
+    expected = {score.name: score.value for score in evaluate_language(run, list(read_lines(test["text"])))}
+    for metric in ("perplexity", "bits per byte"):
+        found = measure_run("lm", tmp_path / "run", test, metric=metric)
+        check(found, 3)
+        assert found.scores[metric] == pytest.approx(expected[f"{metric}, {context}"], rel=1e-5)
+
+
+def test_bits_per_byte_of_unknown_words_are_refused(tmp_path: Path) -> None:
+    tiny_language.run(tmp_path, kind="word", training={"max_updates": 2})
+    (tmp_path / "new").write_text("never-seen\n")
+    measured = measure_run("lm", tmp_path / "run", {"text": str(tmp_path / "new")})
+    assert list(measured.scores) == ["perplexity"]
+    with pytest.raises(DataError, match=r"new: 1 tokens are not in the vocabulary of .*run: bits per byte are not defined"):
+        measure_run("lm", tmp_path / "run", {"text": str(tmp_path / "new")}, metric="bits per byte")

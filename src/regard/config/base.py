@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, Self, get_args
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 Metric = Literal["loss", "perplexity", "token_accuracy", "bleu", "chrf", "exact_match", "accuracy", "macro_f1", "cider"]
-LOWER_IS_BETTER = frozenset({"loss", "perplexity"})
+LOWER_IS_BETTER = frozenset({"loss", "perplexity", "bits per byte"})
 """Metrics of training and studies for which lower is better."""
 
 

@@ -28,7 +28,7 @@ METRICS = {
     "captioning": ("CIDEr-D", "CIDEr", "ROUGE-L", "BLEU-4"),
     "classification": ("accuracy",),
     "entailment": ("accuracy",),
-    "lm": ("perplexity",),
+    "lm": ("perplexity", "bits per byte"),
 }
 """Metrics for comparing runs of each task; the first is the default."""
 SCALE_FIELDS = ("title", "source", "config", "settings", "data", "variants", "seeds", "budget", "baseline", "hypotheses")

@@ -13,6 +13,7 @@ import platform
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -169,8 +170,11 @@ class StepTape:
         if number not in self._passes:
             self._passes[number] = []
             # A pass for other gradients only, such as an input's, runs the steps but not the collector behind them.
-            Variable._execution_engine.queue_callback(lambda: self._passes.pop(number, None))
+            Variable._execution_engine.queue_callback(partial(self._forget, number))  # pyright: ignore[reportPrivateUsage]
         self._passes[number].append((grad, x))
+
+    def _forget(self, number: int) -> None:
+        self._passes.pop(number, None)
 
     def take(self) -> list[tuple[Tensor, Tensor]]:
         """Return the steps of the current pass, and forget them."""

@@ -121,13 +121,29 @@ def estimate(study: StudyConfig, *, beside: Path) -> tuple[list[str], list[list[
         row.append(f"{work.tokens:,}")
         if (equal := known.setdefault(dump_config(config), row)) is not row:
             row += [f"trained once, as {equal[0]}: {equal[1]}", *("0" for _ in columns[len(row) + 1 :])]
-        elif work.updates is None:
-            row += ["by epochs", f"{work.flops / 1e15:.3g} per update", *(f"{work.seconds(rate):.3g} s per update" for rate in RATES)]
+        elif (updates := _updates(study, work)) is None:
+            row += [
+                "by epochs" if study.budget is None else "by seconds",
+                f"{work.flops / 1e15:.3g} per update",
+                *(f"{work.seconds(rate):.3g} s per update" for rate in RATES),
+            ]
         else:
-            row += [f"{work.updates:,}", f"{work.updates * work.flops / 1e15:,.0f}"]
-            row += [f"{work.updates * work.seconds(rate) / 3600:,.1f}" for rate in RATES]
+            row += [f"{updates:,}", _figure(updates * work.flops / 1e15)]
+            row += [_figure(updates * work.seconds(rate) / 3600) for rate in RATES]
         rows.append(row)
     return columns, rows
+
+
+def _updates(study: StudyConfig, work: TrainingCost) -> int | None:
+    # Those of a budget of tokens, too: about as many as the trial will find.
+    if study.budget is not None and study.budget.tokens is not None:
+        return max(1, round(study.budget.tokens / work.tokens))
+    return work.updates
+
+
+def _figure(value: float) -> str:
+    # A large one without decimals, a small one with two digits.
+    return f"{value:,.0f}" if value >= 100 else f"{value:.2g}"
 
 
 def _batch_tokens(config: RunConfig) -> int:

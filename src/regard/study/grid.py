@@ -24,9 +24,9 @@ from typing import Any, cast
 from safetensors import safe_open
 
 from regard import progress
-from regard.config import RunConfig, TranslationConfig, describe_changes, dump_config, load_config, validate
+from regard.config import LanguageConfig, RunConfig, TranslationConfig, describe_changes, dump_config, load_config, validate
 from regard.config.study import StudyCell, StudyConfig, cell_config, study_cells
-from regard.data.lines import write_files
+from regard.data.lines import read_lines, write_files
 from regard.errors import ConfigError, RegardError, TrainingError
 from regard.jobs import Pool, WorkerLost
 from regard.jobs.pool import Answer, Job
@@ -201,8 +201,17 @@ def check_study(study: StudyConfig, folder: Path, *, beside: Path) -> None:
         ConfigError: settings that do not fit or match.
     """
     check_methods(study)
+    vocabularies: dict[str, tuple[StudyCell, list[Any]]] = {}
     for cell in study_cells(study):
         config = cell_config(study, cell, folder=beside, updates=_known_updates(study, folder, cell))
+        if study.compared_by == "perplexity" and isinstance(config, LanguageConfig):
+            own = [config.vocabulary, config.data.text]
+            first, expected = vocabularies.setdefault(cell.data, (cell, own))
+            if own != expected:
+                raise ConfigError(
+                    f"{study.name}: the runs {first.name} and {cell.name} differ in vocabulary or data.text; perplexity per token compares "
+                    "only models of one vocabulary (metric: bits per byte compares others)"
+                )
         try:
             TASKS[study.task].training.check(config)
         except ConfigError as error:
@@ -232,6 +241,8 @@ def _check_test_files(study: StudyConfig, beside: Path) -> None:
         for key, value in data.test.items():
             if key not in VALUES and not Path(value).exists():
                 raise ConfigError(f"{study.name}: data.{name}.test.{key}: {value}: no such file; no run could be measured")
+        if study.task == "lm" and not any(True for _ in read_lines(data.test["text"])):
+            raise ConfigError(f"{study.name}: data.{name}.test.text: {data.test['text']}: no lines, expected one or more")
         if study.task == "translation":
             configs = [cast(TranslationConfig, cell_config(study, cell, folder=beside)) for cell in study_cells(study) if cell.data == name]
             for config in {config.pair_columns: config for config in configs}.values():

@@ -17,7 +17,8 @@ from regard.data.captions import read_captions
 from regard.data.image_features import FeatureFile
 from regard.data.lines import read_lines
 from regard.data.parallel import SentencePair, read_pairs
-from regard.errors import ConfigError
+from regard.data.running_text import encode_text, text_size
+from regard.errors import ConfigError, DataError
 from regard.metrics import bleu, chrf
 from regard.metrics.caption import caption_bleu_counts
 from regard.metrics.significance import item_counts
@@ -147,13 +148,23 @@ def _percent(right: Sequence[bool]) -> np.ndarray:
 
 
 def _language(run: Path, test: Mapping[str, str], metric: str) -> RunMeasures:
-    model, lines = LanguageModel(open_language_run(run)), list(read_lines(test["text"]))
+    opened, lines = open_language_run(run), list(read_lines(test["text"]))
     start = time.perf_counter()
-    scored = model.score(lines)
+    scored = LanguageModel(opened).score(lines, context=opened.config.data.context)
     seconds = time.perf_counter() - start
-    counts = np.array([[-line.total, len(line.log_probs)] for line in scored])
-    scores = {"perplexity": math.exp(counts[:, 0].sum() / counts[:, 1].sum())}
-    return RunMeasures(scores, "perplexity", metric, counts, seconds, len(lines))
+    tokens = np.array([[-line.total, len(line.log_probs)] for line in scored])
+    sums = tokens.sum(0)
+    scores = {"perplexity": math.exp(sums[0] / sums[1])}
+    text = encode_text(lines, opened.vocabulary)
+    if not text.unknown:
+        scores["bits per byte"] = sums[0] / math.log(2) / text.size
+    elif metric == "bits per byte":
+        raise DataError(f"{test['text']}: {text.unknown} tokens are not in the vocabulary of {run}: bits per byte are not defined")
+    if metric == "perplexity":
+        return RunMeasures(scores, "perplexity", metric, tokens, seconds, len(lines))
+    return RunMeasures(
+        scores, "mean", metric, np.stack([tokens[:, 0] / math.log(2), [text_size([line]) for line in lines]], 1), seconds, len(lines)
+    )
 
 
 class CheckpointSelection(NamedTuple):

@@ -16,6 +16,7 @@ from regard.data.image_tokens import find_images, images_digest
 from regard.errors import ConfigError, counted, listed, os_reason
 from regard.strict_json import parse_json
 from regard.tasks.captioning_data import caption_images_digest
+from regard.tasks.run_folder import DATA
 
 RUNS, RESULTS, EARLIER, FAILED = "runs", "results", "earlier_results", "failed"
 VALUES = ("link_unit", "split")
@@ -94,6 +95,19 @@ class TestSets:
             found["images"] = images
         return found
 
+    def changed(self, config: RunConfig, trained: Path) -> list[str]:
+        """Return the training files of a run whose content is another now; none without `trained`, what its folder says of them."""
+        try:
+            known = parse_json(trained.read_bytes())
+        except (OSError, ValueError):
+            return []
+        files = {name: getattr(config.data, name, None) for name in known if name != "images"}
+        return [
+            path
+            for name, path in files.items()
+            if isinstance(path, str) and Path(path).is_file() and self._content(name, path) != known[name]
+        ]
+
     def keep(self) -> None:
         """Write the digests, for a later start."""
         write_digests(self._file, self._used)
@@ -139,6 +153,7 @@ class Outdated:
     Attributes:
         tested: the test set of every run.
         changed: keys that differ, by run; none of a run whose result does not name its test set.
+        retrained: the files that a finished run was trained on, and whose content is another now.
 
     Raises:
         ConfigError: a result is damaged.
@@ -149,10 +164,14 @@ class Outdated:
         self._study, self._folder = study, folder
         sets, self.tested = TestSets(folder), dict[str, Tested]()
         self.changed: dict[StudyCell, list[str]] = {}
+        self.retrained: dict[StudyCell, list[str]] = {}
         with progress.stage("Comparing test sets with those of finished runs"):
             for cell in study_cells(study):
-                now = self.tested[cell.name] = sets.of(cell_config(study, cell, folder=beside), study.data[cell.data].test)
+                config = cell_config(study, cell, folder=beside)
+                now = self.tested[cell.name] = sets.of(config, study.data[cell.data].test)
                 if (path := result_file(folder, cell)).exists():
+                    if files := sets.changed(config, folder / RUNS / cell.name / DATA):
+                        self.retrained[cell] = files
                     before = read_result(path, study.compared_by).get("tested")
                     if changed := [] if before is None else difference(before, now):
                         self.changed[cell] = changed
@@ -162,7 +181,9 @@ class Outdated:
             sets.keep()
 
     def warn(self) -> None:
-        """Say that a report of the finished runs is not about the study's test sets."""
+        """Say that a report of the finished runs is not about the study's test sets or training files."""
+        for cell, files in self.retrained.items():
+            progress.message(f"{cell.name}: {', '.join(files)}: changed since it was trained", warning=True)
         for data, cells in self._by_data(list(self.changed), known=True).items():
             runs = counted(len(cells), "finished run was", "finished runs were")
             names = listed((cell.name for cell in cells), most=3)
@@ -175,8 +196,14 @@ class Outdated:
         Without weights, a result of an unknown test set stays, with a warning.
 
         Raises:
-            ConfigError: a run was measured on another test set, and its weights are not there.
+            ConfigError: a run was trained on other files than the next ones would be, or was measured on another test set and its weights
+                are not there.
         """
+        for cell, files in self.retrained.items():
+            raise ConfigError(
+                f"{', '.join(files)}: changed since the run {cell.name} was trained; restore it, take another folder, or remove "
+                f"{result_file(self._folder, cell)} and {self._folder / RUNS / cell.name} to train it again"
+            )
         lost = [cell for cell in self.changed if not has_weights(self._folder / RUNS / cell.name)]
         for cell in lost:
             if self.changed[cell]:

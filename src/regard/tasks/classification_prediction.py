@@ -14,7 +14,7 @@ from regard.config import ClassificationConfig, EntailmentConfig
 from regard.data.labelled import lowercase_text, pad_tokens
 from regard.tasks.classification_data import encode_texts
 from regard.tasks.classification_run import SentenceRun, open_sentence_run
-from regard.tasks.predict import Predictor, longest_first, predict
+from regard.tasks.predict import Predictor, check_texts, longest_first, predict
 from regard.tasks.run_folder import device_of
 
 Pair = tuple[str, str]
@@ -168,6 +168,7 @@ class Classifier(Labeller):
         Returns:
             One `LabelPrediction` per line, in order; an empty or blank line has the label "".
         """
+        check_texts("classify", lines)
         return self.label([(line,) for line in lines], need_weights=need_weights)
 
 

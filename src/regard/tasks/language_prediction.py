@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import chain, islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -19,7 +20,7 @@ from regard.decoding import DecodingOptions, Hypothesis, SamplingOptions
 from regard.errors import ConfigError, DataError
 from regard.tasks.explained_records import token_alternatives
 from regard.tasks.language_training import CHUNK, LanguageRun, open_language_run
-from regard.tasks.predict import Generation, Predictor, hypotheses_json, longest_first, predict
+from regard.tasks.predict import Generation, Predictor, check_texts, hypotheses_json, longest_first, predict
 from regard.tasks.run_folder import device_of
 from regard.viewer import AttentionMap, AttentionRecord, Tokens
 
@@ -108,25 +109,34 @@ class LanguageModel(Predictor[LanguageRun]):
         """
         return cls(open_language_run(folder))
 
-    def score(self, lines: Sequence[str], *, batch_size: int = 64) -> list[LineScore]:
-        """Return scores of lines, in order; each is independent of the others.
+    def score(
+        self, lines: Sequence[str], *, batch_size: int = 64, context: Literal["separate", "continuous"] = "separate"
+    ) -> list[LineScore]:
+        """Return scores of lines, in order.
 
         Args:
             lines: an empty one is a line that ends at once.
             batch_size: lines per batch.
+            context: "separate": each line is independent of the others; "continuous": each follows the one before, as in one text.
+
+        Raises:
+            ConfigError: one text instead of several, or an item that is no text.
         """
+        check_texts("score", lines)
         ids = [[*found, EOS] for found in self.run.vocabulary.encode_ids(lines)]
+        texts = ids if context == "separate" else [list(chain(*ids))]
         # Longest first: active lines are always the first ones of a batch.
-        rows = longest_first([len(own) for own in ids])
-        stage = progress.stage("Scoring", total=len(rows), unit="lines")
+        rows = longest_first([len(text) for text in texts])
+        stage = progress.stage("Scoring", total=len(rows), unit="lines" if context == "separate" else "texts")
 
         def score(rows: list[int]) -> list[list[float]]:
-            return self._log_probs([ids[row] for row in rows])
+            return self._log_probs([texts[row] for row in rows])
 
         found = predict(self.run.model, score, rows, batch_size, stage=stage, poll=self._poll)
+        log_probs = chain.from_iterable(found[number] for number in range(len(texts)))
         return [
-            LineScore(line, [*self.run.vocabulary.pieces(own[:-1]), "</s>"], found[number])
-            for number, (line, own) in enumerate(zip(lines, ids, strict=True))
+            LineScore(line, [*self.run.vocabulary.pieces(own[:-1]), "</s>"], list(islice(log_probs, len(own))))
+            for line, own in zip(lines, ids, strict=True)
         ]
 
     def generate(
@@ -155,6 +165,9 @@ class LanguageModel(Predictor[LanguageRun]):
         Raises:
             ConfigError: an option out of range.
         """
+        check_texts("generate", prompts)
+        if type(max_length) is not int or max_length < 1:
+            raise ConfigError(f"max_length: expected a whole number of 1 or more, found {max_length!r}")
         encoded = self.run.vocabulary.encode_ids(prompts)
         read = [ids[-MAX_PROMPT:] for ids in encoded]
         generation, model = Generation.of(sampling, len(prompts)), self.run.model

@@ -25,7 +25,7 @@ from regard.ops import OutputShortlist
 from regard.tasks.confidence import Calibration, read_calibration
 from regard.tasks.forced_text import MIN_BEAM, ForcedText, Glossary
 from regard.tasks.long_lines import divide_line, surely_long
-from regard.tasks.predict import Generation, Predictor, collector_paused, hypotheses_json, longest_first, predict
+from regard.tasks.predict import Generation, Predictor, check_texts, collector_paused, hypotheses_json, longest_first, predict
 from regard.tasks.run_folder import device_of
 from regard.tasks.translation_run import TranslationRun, open_ensemble
 
@@ -169,6 +169,7 @@ class Translator(Predictor[TranslationRun]):
             ConfigError: settings that do not fit the model.
             DataError: a line lacks an input.
         """
+        check_texts("translate", lines)
         decoding = decoding or self.run.config.decoding
         check_decoding(self.run.config, decoding, attends=self.run.model.attends)
         if decoding.shortlist:
@@ -296,6 +297,7 @@ class Translator(Predictor[TranslationRun]):
             raise ConfigError("keep tags: not with a model of two inputs, whose tags would be those of both")
         if not self.run.model.attends:
             raise ConfigError("keep tags: this model has no attention over the source to place them by")
+        check_texts("translate_tagged", lines)
         marked = [split_markup(line) for line in lines]
         plain = [line.plain for line in marked]
         prefixes = prefixes and [split_markup(text).plain for text in prefixes]  # their tags come with the line's

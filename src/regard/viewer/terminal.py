@@ -37,7 +37,7 @@ def render_alignment(
         says so. A last line says what was cut.
 
     Raises:
-        DataError: `width` is below 20 or `height` below 1; or see `AttentionRecord.matrix`.
+        DataError: there is no record, `width` is below 20 or `height` below 1; or see `AttentionRecord.matrix`.
 
     Example:
         >>> record = AttentionRecord.alignment(["das", "Haus"], ["the", "house"], [[0.9, 0.1], [0.2, 0.7]])
@@ -49,6 +49,8 @@ def render_alignment(
         ·  below 0.09  ░░ from 0.09  ▒▒ from 0.27  ▓▓ from 0.45
         ██ from 0.67
     """
+    if not isinstance(record, AttentionRecord):  # `record` of a model without attention gives None
+        raise DataError(f"record: expected an AttentionRecord, found {type(record).__name__}; a model without attention has none")
     if width < 20 or height < 1:
         raise DataError(f"width {width}, height {height}: expected at least 20 columns and 1 row")
     title = [fit_width(plain_text(record.title), width), ""] if record.title.strip() else []
