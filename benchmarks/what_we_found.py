@@ -57,7 +57,7 @@ def verdicts() -> list[list[str]]:
     fed, hard = "input feeding is better than none", "hard attention is better than soft"
     means, learned = "areas are better than single positions", "area features (Eq. 9) are better than single positions"
     found = [
-        ("Attention helps where output and input are out of order.", "generated", attends, "reverse", "points", SHOWN),
+        ("Attention helps to write letters backwards.", "generated", attends, "reverse", "points", SHOWN),
         ("It helped a recurrent translator.", "bahdanau2015", attends, "multi30k", "BLEU", SHOWN),
         ("Several hops beat one on pairs of sentences.", "lin2017_entailment", hops, "sick", "points", SHOWN),
         ("Gated fusion of a pair loses to concatenation.", "lin2017_entailment", fusion, "sick", "points", REFUTED),
@@ -99,12 +99,12 @@ def pointing() -> list[list[str]]:
     return [
         [
             "Right outputs do not mean right weights.",
-            f"areas: {right:.1f} % right, {wrong:.0f} % alignment error",
+            f"areas: {right:.1f} % right, {wrong:.0f} % alignment error, mean over heads",
             f"[three seeds](studies.md#{SECTIONS['generated']})",
         ],
         [
-            "One head can be taught to point at no cost.",
-            f"alignment error {untaught:.1f} % without links, {taught:.2f} % with; BLEU {bleu[0]:.1f} and {bleu[1]:.1f}",
+            "One head can be taught to point.",
+            f"alignment error {untaught:.1f} % without links, {taught:.2f} % with; Multi30k: BLEU {bleu[0]:.1f} and {bleu[1]:.1f}",
             "[three seeds](translation.md#guided-alignment)",
         ],
         [
@@ -140,7 +140,7 @@ def second_inputs() -> list[list[str]]:
             f"[three seeds](studies.md#{SECTIONS['two_inputs']})",
         ],
         [
-            "A photograph did not help to translate its description.",
+            "A photograph is not shown to help to translate its description.",
             f"BLEU {own:.1f} with it, {other:.1f} with another",
             f"[three seeds](studies.md#{SECTIONS['image_german']})",
         ],
@@ -169,7 +169,7 @@ def language() -> list[str]:
     ahead(0.0, grouped, "perplexity with attention over groups of captions")
     return [
         "A language model gains where its texts belong together.",
-        f"{grouped:+.1f} perplexity on groups of captions, {alone:+.1f} on unrelated sentences",
+        f"{grouped:+.1f} perplexity on groups of captions read together, {alone:+.1f} on unrelated sentences",
         "[three seeds](language.md#results)",
     ]
 

@@ -343,7 +343,7 @@ def language() -> list[list[str]]:
             "[three seeds](language.md#results)",
         ],
         [
-            "language model of 2 million parameters, groups of texts",
+            "language model of 2 million parameters, groups of texts, read as one",
             "plain attention",
             f"{-grouped:+.2f} perplexity against no attention",
             "[three seeds](language.md#results)",

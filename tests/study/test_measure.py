@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -43,6 +45,9 @@ def test_what_validation_would_choose_is_ranked_among_all_checkpoints(tmp_path: 
     valid = {"valid_source": test["source"], "valid_target": test["target"]}
     limits = {"max_updates": 40, "epochs": 40, "evaluate_every": 10, "keep_checkpoints": 9, "learning_rate": 0.02}
     run = tiny.trained(tmp_path / "one", kind="word", data=valid, training=limits)
+    passing = shutil.copytree(run / "checkpoints" / "step-00000030", run / "checkpoints" / "step-00000035") / "state.json"
+    state = json.loads(passing.read_text())
+    passing.write_text(json.dumps({**state, "progress": {**state["progress"], "step": 35}}))  # as a signal saves it
     found = checkpoint_selection(run, test, metric="chrF2")
     assert [step for step, _, _ in found.points] == [10, 20, 30, 40]
     assert all(on_valid == on_test for _, on_valid, on_test in found.points), "one set for both"

@@ -33,6 +33,7 @@ from regard.tasks.language_training import open_language_run
 from regard.tasks.run_folder import read_config
 from regard.tasks.translation_evaluation import KnownLinks, LinkUnit, evaluate_translation, read_links
 from regard.tasks.translation_prediction import Translator
+from regard.training.atomic_folder import read_state
 from regard.training.checkpoint import list_checkpoints, load_weights
 from regard.viewer import AttentionRecord
 
@@ -182,7 +183,7 @@ class CheckpointSelection(NamedTuple):
 
 
 def checkpoint_selection(run: Path, test: Mapping[str, str], *, metric: str | None = None) -> CheckpointSelection:
-    """Measure every kept checkpoint of a translation run. Li et al. 2019, Table 2.
+    """Measure every kept checkpoint of a translation run that validation could choose. Li et al. 2019, Table 2.
 
     Args:
         run: its folder, with `training.keep_checkpoints` checkpoints.
@@ -209,6 +210,9 @@ def checkpoint_selection(run: Path, test: Mapping[str, str], *, metric: str | No
     ]
     score = chrf if metric == "chrF2" else bleu
     for path in list_checkpoints(run):
+        progress = read_state(path)["progress"]
+        if progress["evaluated_step"] != progress["step"]:
+            continue  # saved only because of a signal
         load_weights(path, translator.run.model)
         found = [
             score([item.text for item in translator.translate([pair[0] for pair in pairs])], [pair[1] for pair in pairs]).value
