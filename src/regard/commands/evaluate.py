@@ -28,7 +28,7 @@ from regard.commands.options import (
 from regard.commands.streaming import WORKER
 from regard.commands.terminal import write_line
 from regard.commands.translation import usable_decoding
-from regard.errors import ConfigError
+from regard.errors import ConfigError, DataError
 from regard.strict_json import dump_json
 
 commands = typer.Typer()
@@ -266,6 +266,8 @@ def _language(run: Path, given: Mapping[str, Any]) -> dict[str, Any]:
     from regard.tasks.language_training import evaluate_language, open_language_run
 
     opened, lines = open_language_run(run), list(read_lines(given["--text"]))
+    if not lines:
+        raise DataError(f"{given['--text']}: no lines, expected one or more")
     scores, distances = evaluate_language(opened, lines), attention_by_distance(opened, lines)
     for score in scores:
         write_line(f"{score.name:<26}{score.value:9.3f} {score.unit:<10}{score.signature}")

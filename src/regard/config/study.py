@@ -96,7 +96,7 @@ class StudyConfig(Frozen):
     Settings are merged in this order, later ones win: `config`, `settings`, the data set's, the variant's, then the budget and the seed.
     """
 
-    name: str = Field(description="letters, digits, dots and underscores")
+    name: str = Field(description="letters a to z, digits, dots and underscores")
     task: str = Field(default="translation", description="of all runs")
     title: str | None = None
     source: str | None = Field(default=None, description="subject of the study, such as a table of a paper")
@@ -125,13 +125,13 @@ class StudyConfig(Frozen):
     def _named(cls, named: dict[str, Any]) -> dict[str, Any]:
         for name in named:
             if not NAME.fullmatch(name):
-                raise ValueError(f"{shown(name)}: expected letters, digits, dots and underscores")
+                raise ValueError(f"{shown(name)}: expected letters a to z, digits, dots and underscores")
         return named
 
     @model_validator(mode="after")
     def _fit(self) -> Self:
         if not NAME.fullmatch(self.name):
-            raise ValueError(f"name: {shown(self.name)}, expected letters, digits, dots and underscores")
+            raise ValueError(f"name: {shown(self.name)}, expected letters a to z, digits, dots and underscores")
         if self.task not in TASKS:
             raise ValueError(f"task: {shown(self.task)}, expected one of {', '.join(TASKS)}")
         if self.metric is not None and self.metric not in METRICS[self.task]:
