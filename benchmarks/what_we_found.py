@@ -85,6 +85,28 @@ def curves() -> list[str]:
     ]
 
 
+def areas() -> list[list[str]]:
+    """Return the findings on areas that no hypothesis of a study states: how soon they learn, and whether they choose their size."""
+    row, keys = "areas of 3, mean keys, summed values", "mean keys, summed values (Eq. 3, 4)"
+    p, updates = (number("study_mechanisms", row, column) for column in ("p, corrected", "updates"))
+    ahead(0.05, p, "the limit of p, beside that of areas on dates")
+    more, larger = value("study_mechanisms", row, "against transformer"), number("area_sizes", keys, "larger less smaller")
+    ahead(number("area_sizes", keys, "p"), 0.05, "p of the size of areas, beside its limit")
+    apart, sizes = (str(value(*cell, "95 % interval")).replace(" to ", ", ") for cell in (("study_mechanisms", row), ("area_sizes", keys)))
+    return [
+        [
+            "Areas learned dates sooner.",
+            f"{more} points after {updates:.0f} updates [{apart}]",
+            "[five seeds](studies.md#mechanisms-on-generated-dates)",
+        ],
+        [
+            "Areas are not shown to choose their size.",
+            f"{larger:+.1f} cells for the larger object [{sizes}]",
+            "[three seeds](studies.md#do-areas-choose-their-size)",
+        ],
+    ]
+
+
 def pointing() -> list[list[str]]:
     """Return the findings on where attention points."""
     data, areas = "letters backwards", "Transformer, areas of 3"
@@ -140,7 +162,7 @@ def second_inputs() -> list[list[str]]:
             f"[three seeds](studies.md#{SECTIONS['two_inputs']})",
         ],
         [
-            "A photograph is not shown to help to translate its description.",
+            "A photograph is not shown to help translation.",
             f"BLEU {own:.1f} with it, {other:.1f} with another",
             f"[three seeds](studies.md#{SECTIONS['image_german']})",
         ],
@@ -176,7 +198,7 @@ def language() -> list[str]:
 
 def rows() -> list[list[str]]:
     """Return the table: finding, figures, and a link to its evidence."""
-    return [*verdicts(), curves(), *pointing(), crossed_pointing(), *second_inputs(), sparse(), language()]
+    return [*verdicts(), curves(), *areas(), *pointing(), crossed_pointing(), *second_inputs(), sparse(), language()]
 
 
 def main() -> None:
