@@ -508,3 +508,14 @@ def test_a_memory_of_the_wrong_kind_is_refused(wrong: Callable[..., object], sai
     areas = MultiHeadAttention(10, 2, areas=Areas(3, key_mode="max"))
     with pytest.raises(ConfigError, match=said):
         wrong(plain, areas, scored, torch.randn(2, 7, 10))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("bad", ["key", "value"])
+@pytest.mark.parametrize("keys", [1, 3])
+def test_a_nan_that_may_be_attended_shows_in_every_precision(dtype: torch.dtype, bad: str, keys: int) -> None:
+    attention = MultiHeadAttention(8, 2).to(dtype).eval()
+    given = {name: torch.randn(1, keys, 8).to(dtype) for name in ("key", "value")}
+    given[bad][:] = float("nan")
+    with torch.no_grad():
+        assert attention(torch.randn(1, 2, 8).to(dtype), **given).context.isnan().all()

@@ -400,9 +400,14 @@ class MultiHeadAttention(nn.Module):
             return found if isinstance(found, tuple) else (found, None)
         standard = areas is None and self.score is None and self.normalizer == "softmax"
         if standard and not need_weights and query.numel() and key.numel():
+            dtype = query.dtype
+            if dtype == torch.float16 and query.device.type == "cpu":  # there PyTorch's kernel hides keys that are all NaN
+                query, key, value = query.float(), key.float(), value.float()
             if not dropout and ops.native_takes_items(query, key):  # half the time of PyTorch's kernel
-                return cast(Tensor, ops.area_attention(query, key, value, max_area=1, mask=allowed, causal=only_causal)), None
-            return _fused(query, key, value, allowed, only_causal, dropout), None
+                found = cast(Tensor, ops.area_attention(query, key, value, max_area=1, mask=allowed, causal=only_causal))
+            else:
+                found = _fused(query, key, value, allowed, only_causal, dropout)
+            return found.to(dtype), None
         if areas is not None:
             key, value = areas.keys(key), areas.values(value)
             allowed = None if allowed is None else areas.mask(allowed)

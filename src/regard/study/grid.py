@@ -217,7 +217,12 @@ def check_study(study: StudyConfig, folder: Path, *, beside: Path) -> None:
         except ConfigError as error:
             raise ConfigError(f"{study.name}: the run {cell.name}: {error}") from error
         if result_file(folder, cell).exists():
-            done = load_config(folder / CONFIGS / f"{cell.name}.yaml", kind=type(config))
+            try:
+                done = load_config(folder / CONFIGS / f"{cell.name}.yaml", kind=type(config))
+            except ConfigError as error:
+                raise ConfigError(
+                    f"{folder}: the run {cell.name} is damaged, or of another study; take another folder ({error})"
+                ) from error
             if changed := describe_changes(done, config):
                 raise ConfigError(
                     f"{folder}: the run {cell.name} was done with other settings: {'; '.join(changed[:5])}; take another folder, or remove "
