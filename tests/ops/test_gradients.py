@@ -211,11 +211,16 @@ def test_first_and_second_gradients_equal_finite_differences(name):
         (ops.gru_gates, [(B, 9), (B, 9), (3,), (B, 3)]),
     ],
 )
-def test_what_is_fast_in_float32_alone_refuses_second_derivatives(function: Callable[..., Tensor], shapes: list[tuple[int, ...]]):
+def test_what_is_fast_in_float32_alone_refuses_second_derivatives_and_says_what_has_them(
+    function: Callable[..., Tensor], shapes: list[tuple[int, ...]], monkeypatch: pytest.MonkeyPatch
+):
     leaves = [torch.randn(shape, requires_grad=True) for shape in shapes]
     out = function(*leaves).sum()
-    with pytest.raises(ConfigError, match="differentiable once"):
+    with pytest.raises(ConfigError, match=r"differentiable once; float64 tensors or REGARD_KERNELS=torch have second derivatives"):
         torch.autograd.grad(out, leaves, create_graph=True)
+    monkeypatch.setenv("REGARD_KERNELS", "torch")
+    first = torch.autograd.grad(function(*leaves).square().sum(), leaves, create_graph=True)
+    assert all(part.requires_grad for part in first)
 
 
 def test_a_gradient_that_is_wrong_is_found():

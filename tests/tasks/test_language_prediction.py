@@ -10,10 +10,12 @@ import numpy as np
 import pytest
 import torch
 
+from regard.data.running_text import encode_text
 from regard.data.vocabulary import BOS, EOS
 from regard.decoding import SamplingOptions
 from regard.errors import ConfigError, DataError
 from regard.tasks.language_prediction import MAX_PROMPT, LanguageModel, language_records
+from regard.tasks.language_training import text_likelihood
 from tests.tasks.tiny_language import ATTENTIONS, TEXTS, language_model, run
 
 HOSTILE = [
@@ -188,3 +190,31 @@ def test_a_trained_run_is_opened_and_used(tmp_path: Path) -> None:
     run(tmp_path, training={"max_updates": 3})
     model = LanguageModel.open(tmp_path / "run")
     assert model.generate(["ein"], max_length=3)[0].text.startswith("ein")
+
+
+@pytest.mark.parametrize("attention", ATTENTIONS)
+def test_lines_of_one_text_are_scored_as_if_they_were_one(attention: str) -> None:
+    model = language_model(model={"attention": attention})
+    found = model.score(TEXTS, context="continuous")
+    apart = model.score(TEXTS)
+    assert [line[:2] for line in found] == [line[:2] for line in apart]
+    assert found[0].log_probs == pytest.approx(apart[0].log_probs, abs=1e-5), "nothing comes before the first line"
+    assert found[1].log_probs != pytest.approx(apart[1].log_probs, abs=1e-3)
+    expected = text_likelihood(model.run.model, encode_text(TEXTS, model.run.vocabulary), lines="continuous")
+    total, count = sum(line.total for line in found), sum(len(line.pieces) for line in found)
+    assert -total / count == pytest.approx(expected["loss"], rel=1e-5)
+    assert model.score([], context="continuous") == []
+
+
+def test_what_is_no_list_of_texts_is_refused() -> None:
+    model = language_model()
+    for call in (model.score, model.generate):
+        with pytest.raises(ConfigError, match=r"(score|generate): expected a list of texts, found one text"):
+            call("abc")
+        with pytest.raises(ConfigError, match=r"(score|generate): item 1: expected a text, found int"):
+            call(["a", 1])
+    with pytest.raises(ConfigError, match="context: expected separate or continuous, found 'both'"):
+        model.score(["a"], context="both")
+    for length in (0, -1, 1.5, True):
+        with pytest.raises(ConfigError, match="max_length: expected a whole number of 1 or more"):
+            model.generate(["a"], max_length=length)

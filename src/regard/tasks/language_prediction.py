@@ -120,9 +120,11 @@ class LanguageModel(Predictor[LanguageRun]):
             context: "separate": each line is independent of the others; "continuous": each follows the one before, as in one text.
 
         Raises:
-            ConfigError: one text instead of several, or an item that is no text.
+            ConfigError: one text instead of several, an item that is no text, or another context.
         """
         check_texts("score", lines)
+        if context not in ("separate", "continuous"):
+            raise ConfigError(f"context: expected separate or continuous, found {context!r}")
         ids = [[*found, EOS] for found in self.run.vocabulary.encode_ids(lines)]
         texts = ids if context == "separate" else [list(chain(*ids))]
         # Longest first: active lines are always the first ones of a batch.
