@@ -16,7 +16,7 @@ from regard.tasks.language_prediction import LanguageModel
 from regard.viewer import page_records
 from regard.viewer.page import render_page
 from tests.integrations.test_page_model import WITHIN, answers, compare_maps
-from tests.tasks.tiny_language import ATTENTIONS, TEXTS, language_model
+from tests.tasks.tiny_language import ATTENDING, TEXTS, language_model
 from tests.viewer.conftest import driver  # noqa: F401 - a fixture
 
 LINES = [*filter(None, TEXTS), "ein x", "e" * 23]
@@ -28,7 +28,7 @@ def opened(found: LanguageModel, folder: Path) -> OpenedRun:
 
 
 @pytest.mark.parametrize("kind", ["character", "word"])
-@pytest.mark.parametrize("attention", [name for name in ATTENTIONS if name != "none"])
+@pytest.mark.parametrize("attention", ATTENDING)
 def test_the_record_of_a_line_is_that_of_the_run(driver: Any, attention: str, kind: str, tmp_path: Path) -> None:  # noqa: F811
     found = language_model(kind, model={"attention": attention})
     found = LanguageModel(found.run._replace(folder=tmp_path))

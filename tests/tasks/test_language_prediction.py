@@ -16,7 +16,7 @@ from regard.decoding import SamplingOptions
 from regard.errors import ConfigError, DataError
 from regard.tasks.language_prediction import MAX_PROMPT, LanguageModel, language_records
 from regard.tasks.language_training import text_likelihood
-from tests.tasks.tiny_language import ATTENTIONS, TEXTS, language_model, run
+from tests.tasks.tiny_language import ATTENDING, ATTENTIONS, TEXTS, language_model, run
 
 HOSTILE = [
     "",
@@ -142,7 +142,7 @@ def test_an_option_out_of_range_is_named() -> None:
         language_model().generate(["ein"], beam_size=0)
 
 
-@pytest.mark.parametrize("attention", ATTENTIONS[2:])
+@pytest.mark.parametrize("attention", ATTENDING)
 def test_a_record_holds_what_every_token_looked_at(attention: str) -> None:
     model = language_model("word", model={"attention": attention})
     record = model.record("der Hund sieht ein Haus")

@@ -16,7 +16,8 @@ from regard.tasks.language_prediction import LanguageModel
 from regard.tasks.language_training import LanguageRun, train_language
 from regard.training import TrainResult
 
-ATTENTIONS = ("none", "ngram", "plain", "key_value", "key_value_predict")
+ATTENDING = ("plain", "key_value", "key_value_predict")
+ATTENTIONS = ("none", "ngram", *ATTENDING)
 TEXTS = ["ein Hund bellt", "der Hund sieht ein Haus", "", "ein grünes Haus", "Häuser sehen Hunde", "bellt der Hund ?"]
 # From random weights all tokens are about as likely; larger ones tell lines apart.
 SPREAD = 3.0
