@@ -46,7 +46,8 @@ def areas(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
 @pytest.mark.parametrize(("targets", "sources"), [(2, 300), (2, 10_000), (300, 4), (10_000, 2)])
 def test_additive_scores_of_long_sequences(targets: int, sources: int, mean: float) -> None:
     found = ratios(ops.additive_scores, additive, lambda: [torch.randn(1, targets, 16), torch.randn(1, sources, 16), torch.randn(16)], mean)
-    assert max(found) < 2.5
+    assert found[0] < 2
+    assert max(found) < 3  # the error rule of gradients
 
 
 @pytest.mark.parametrize("mean", [0.0, 1.0])
