@@ -15,11 +15,10 @@ from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
-from harness import RESULTS, options, versions, write
+from harness import RESULTS, comparison_cells, options, versions, write
 
 from regard.data.lines import read_lines
 from regard.metrics.seeds import compare_seeds, run_score
-from regard.study.findings import p_text
 from regard.tasks.attention_records import attention_records
 from regard.viewer.items import Tokens
 
@@ -93,10 +92,8 @@ def main() -> None:
         observed, expected = ([run_score("mean", counts[:, [side, 2], place]) for counts in runs] for side in (0, 1))
         test = compare_seeds(observed, expected)
         means = [100 * float(np.mean([run.score for run in side])) for side in (observed, expected)]
-        interval = f"{100 * test.interval[0]:+.1f} to {100 * test.interval[1]:+.1f}"
-        over = "items" if len(runs) == 1 else "seeds and items"
         figures = [round(mean, 1) for mean in means]
-        rows.append([name, *figures, round(figures[0] - figures[1], 1), interval, p_text(test.p_value).removeprefix("= "), over, len(runs)])
+        rows.append([name, *figures, round(figures[0] - figures[1], 1), *comparison_cells(test, 1, 100), len(runs)])
     note = (
         f"`python benchmarks/area_borders.py`: {len(lines)} sentences; areas of two or more characters with the largest weight of each "
         f"query and head, and of areas of the same length in the same sentence. {versions()}."

@@ -18,14 +18,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from harness import RESULTS, machine, options, regard, write
+from harness import RESULTS, comparison_cells, machine, options, regard, write
 from scenes import COMMON, TRANSFORMER, conventional
 
 from regard.data.synthetic.scene_files import read_scenes, write_scenes
 from regard.data.synthetic.scenes import Scene, generate_scenes
 from regard.metrics.seeds import compare_seeds, run_score
 from regard.ops import area_spans
-from regard.study.findings import p_text
 from regard.tasks.captioning_prediction import Captioner
 from regard.tasks.synthetic_data import SIZES
 
@@ -113,9 +112,6 @@ def table(results: dict[str, list[list[Choice]]], scenes: int, grid: tuple[int, 
         pairs = [contrast(run, scenes) for run in runs]
         large, small = ([run_score("mean", pair[side]) for pair in pairs] for side in (0, 1))
         test = compare_seeds(large, small)
-        interval = f"{test.interval[0]:+.2f} to {test.interval[1]:+.2f}"
-        over = "items" if len(runs) == 1 else "seeds and items"
-        p = p_text(test.p_value).removeprefix("= ")
         rows.append(
             [
                 MODELS[name][0],
@@ -123,9 +119,7 @@ def table(results: dict[str, list[list[Choice]]], scenes: int, grid: tuple[int, 
                 round(overlap, 1),
                 *means,
                 round(test.difference, 2),
-                interval,
-                p,
-                over,
+                *comparison_cells(test, 2),
                 len(runs),
             ]
         )

@@ -5,7 +5,7 @@
 Trains captioners on the scenes of `scenes.py` (a run that is there already is resumed, or measured if it is finished): with soft
 attention, with hard attention as published (Xu et al. 2015, 4.1), and with the differences of Regard's way one at a time. Captions new
 scenes greedily, by the best cell, a sampled cell and expected weights. Writes hard_attention.json, rewritten after every run: how many
-captions are true, tested over seeds and scenes, and how often the cell looked at most lies on the object that a word names.
+captions are true, tested over seeds and scenes, and how often the cell of the largest weight lies on the object that a word names.
 """
 
 from __future__ import annotations
@@ -16,13 +16,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from harness import RESULTS, machine, median, options, spread, write
+from harness import RESULTS, comparison_cells, machine, median, options, spread, write
 from scenes import HARD, SHOW, measure, train, write_set
 
 from regard.data.synthetic.scene_files import read_scenes
 from regard.data.synthetic.scenes import Scene
 from regard.metrics.seeds import RunScore, compare_seeds, run_score
-from regard.study.findings import p_text
 from regard.tasks.captioning_prediction import Captioner
 
 PUBLISHED = [*SHOW, "model.attention=hard", "model.hard.reward=sentence", "model.hard.half_soft=0.5", "model.hard.soft_batches=0"]
@@ -60,7 +59,7 @@ def table(results: dict[tuple[str, str | None], list[Measured]]) -> tuple[list[s
         "trained",
         "decoded",
         "true captions, %",
-        "against ours",
+        "difference",
         "95 % interval",
         "p",
         "over",
@@ -75,9 +74,7 @@ def table(results: dict[tuple[str, str | None], list[Measured]]) -> tuple[list[s
         ours = results.get(("ours", "argmax"), [])
         if ours and (name, mode) != ("ours", "argmax"):
             test = compare_seeds([run.true for run in runs], [run.true for run in ours])
-            over = "items" if min(len(runs), len(ours)) == 1 else "seeds and items"
-            interval = f"{test.interval[0]:+.1f} to {test.interval[1]:+.1f}"
-            row += [round(test.difference, 1), interval, p_text(test.p_value).removeprefix("= "), over]
+            row += [round(test.difference, 1), *comparison_cells(test, 1)]
         else:
             row += [None] * 4
         row.append(spread([run.figures.get("pointing all", 0.0) for run in runs], 1, "{} [{}, {}]"))

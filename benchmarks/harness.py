@@ -17,7 +17,10 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+if TYPE_CHECKING:
+    from regard.metrics.seeds import SeedComparison
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "docs" / "results"
@@ -89,6 +92,14 @@ def spread(values: Sequence[float], digits: int, form: str = "{} ({}-{})") -> st
 def mean_range(values: Sequence[float]) -> str:
     """Return the mean of figures with the lowest and the highest, to two decimals."""
     return f"{statistics.mean(values):.2f} ({min(values):.2f} to {max(values):.2f})"
+
+
+def comparison_cells(test: SeedComparison, digits: int, scale: float = 1.0) -> list[str]:
+    """Return the cells of a comparison's 95 % interval, its p, and what both cover."""
+    from regard.study.findings import p_text
+
+    interval = " to ".join(f"{scale * end:+.{digits}f}" for end in test.interval)
+    return [interval, p_text(test.p_value).removeprefix("= "), test.over]
 
 
 # Machine and memory ----------------------------------------------------------------------------------------------------

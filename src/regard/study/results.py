@@ -66,7 +66,8 @@ def read_result(path: Path, metric: str) -> dict[str, Any]:
 
 
 class TestSets:
-    """The test sets of a study as they are now. Digests are kept in its folder; files that have not changed are not read again.
+    """The files of a study as they are now: its test sets, and what its runs were trained on. Digests are kept in its folder;
+    files that have not changed are not read again.
 
     Args:
         folder: the study's.

@@ -97,7 +97,7 @@ static void forward_chunk(const Head *head, Memory *m, Strip *strips, int64_t co
             if (last) line_flush(plan->windows.width, strips[i].weight, splat(1), scores + count * TILE);
             continue;
         }
-        shrink_sums(m, i, plan->value_size, raise_base(&strips[i], plan->windows.width, largest(scores, count)));
+        shrink_sums(m, i, raise_base(&strips[i], plan->windows.width, largest(scores, count)));
         if (plan->call->grid_height > 1) {
             grid_forward(&plan->windows, &m->grid, &strips[i], scores, count / plan->windows.columns);
             continue;
@@ -124,7 +124,7 @@ static void forward_finish(const Head *head, Memory *m, const Strip *strips, int
     for (int64_t j = first; head->spoilt && j < last; j++)
         for (int64_t t = 0; head->spoilt[j] && t < count; t++)
             if (allowed(head, t0 + t, j)) inverse[t] = sums[2 * t + 1] = NAN;
-    gather_end(m, plan->value_size);
+    gather_end(m);
     for (int64_t i = 0; i < plan->value_size; i++)
         for (int j = 0; j < TILE; j += LANES)
             store(m->sum_columns + i * TILE + j, load(m->sum_columns + i * TILE + j) * load(inverse + j));
@@ -244,7 +244,7 @@ static void backward_tile(const Head *head, Memory *m, int64_t t0, Matrix grad_k
         scatter(grad_key, plan->key_size, done, m->grads, m->query_rows, queries);
     }
     if (call->features) keyed_products(head, m, first, last, grad_key, queries);
-    gather_end(m, plan->key_size);
+    gather_end(m);
     if (call->features) move_gradients(head, m, queries);
     else transpose(m->sum_columns, TILE, plan->key_size, TILE, m->sum_rows, plan->key_size, 1);
     store_rows(head, &call->grad_query, t0, queries, call->key_size, plan->key_size, m->sum_rows);

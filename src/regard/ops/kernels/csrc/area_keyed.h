@@ -128,7 +128,7 @@ static void keyed_forward(const Head *head, Memory *m, Strip *s, int strip, int6
     const vec most = keyed_hide(head->plan, s, items, areas, count);
     const int area = head->plan->windows.width;
     memcpy(hidden, s->run, area * sizeof(vec)); /* no scores, so no base is to be taken off */
-    shrink_sums(m, strip, head->plan->value_size, raise_base(s, area, most));
+    shrink_sums(m, strip, raise_base(s, area, most));
     memcpy(s->run, hidden, area * sizeof(vec));
     keyed_sweep_any(FORWARD, head->plan, s, areas, NULL, items, count);
 }

@@ -106,7 +106,7 @@ static void grid_keyed_forward(const Head *head, Memory *m, Strip *s, int strip,
     real *areas = m->areas + strip * LANES, *items = m->scores + strip * LANES;
     vec most;
     BY_SIDE(grid_hide, head->plan->call, head->plan, items, areas, count, &most);
-    shrink_sums(m, strip, head->plan->value_size, raise_base(s, 0, most));
+    shrink_sums(m, strip, raise_base(s, 0, most));
     BY_SIDE(grid_keyed, head->plan->call, FORWARD, head->plan, s, areas, NULL, items, count);
 }
 

@@ -30,7 +30,7 @@ typedef struct {
 /* A worker's memory. *_rows: TILE x size, *_columns: size x TILE. */
 typedef struct {
     real *query_rows, *query_columns, *grad_rows, *grad_columns, *sum_columns, *sum_rows;
-    int64_t gathered, moved; /* rows summed in sum_columns and in sum_rows, see gather */
+    int64_t sums, gathered, moved; /* numbers of sum_columns, rows summed there and in sum_rows, see gather */
     real *scores, *grads;
     real *areas; /* with keys of areas: their scores, then gradients; one such buffer for each size */
     GridState grid;
@@ -251,12 +251,13 @@ typedef struct {
 /* Begin sums over the items of a tile: size x TILE. Until they end, sum_columns holds the latest and sum_rows all others, as sums of sums
    round off less than one long sum. */
 static void gather_start(Memory *m, int64_t size) {
-    memset(m->sum_columns, 0, (size_t)(size * TILE) * sizeof(real));
+    m->sums = size * TILE;
+    memset(m->sum_columns, 0, (size_t)m->sums * sizeof(real));
     m->gathered = m->moved = 0;
 }
 
-static void gather_up(Memory *m, int64_t size) {
-    for (int64_t i = 0; i < size * TILE; i += LANES) {
+static void gather_up(Memory *m) {
+    for (int64_t i = 0; i < m->sums; i += LANES) {
         store(m->sum_rows + i, m->moved ? load(m->sum_rows + i) + load(m->sum_columns + i) : load(m->sum_columns + i));
         store(m->sum_columns + i, (vec){0});
     }
@@ -271,21 +272,21 @@ static void gather(Memory *m, const Matrix *matrix, int64_t size, Done done, con
         product((product_args){.a = matrix->data + (done.item + i) * matrix->row, .a_row = 1, .a_column = matrix->row,
                                .b = chunk + (done.row + i) * TILE, .b_row = TILE, .c = m->sum_columns, .c_row = TILE, .depth = depth, .add = 1},
                 size, TILE);
-        if ((m->gathered += depth) >= GATHERED) gather_up(m, size);
+        if ((m->gathered += depth) >= GATHERED) gather_up(m);
     }
 }
 
 /* Multiply what a strip has summed so far. */
-static void shrink_sums(Memory *m, int strip, int64_t size, vec shrink) {
-    for (int64_t i = strip * LANES; i < size * TILE; i += TILE) {
+static void shrink_sums(Memory *m, int strip, vec shrink) {
+    for (int64_t i = strip * LANES; i < m->sums; i += TILE) {
         store(m->sum_columns + i, load(m->sum_columns + i) * shrink);
         if (m->moved) store(m->sum_rows + i, load(m->sum_rows + i) * shrink);
     }
 }
 
 /* End the sums: sum_columns holds all of them, and sum_rows is free. */
-static void gather_end(Memory *m, int64_t size) {
-    for (int64_t i = 0; m->moved && i < size * TILE; i += LANES) store(m->sum_columns + i, load(m->sum_columns + i) + load(m->sum_rows + i));
+static void gather_end(Memory *m) {
+    for (int64_t i = 0; m->moved && i < m->sums; i += LANES) store(m->sum_columns + i, load(m->sum_columns + i) + load(m->sum_rows + i));
 }
 
 /* chunk = rows [j0, j0 + count) of a matrix times columns of the tile: count x TILE. Summed by BLOCK features: a score's rounding error is

@@ -72,10 +72,10 @@ INLINE double loss_row(real *p, int64_t size, int64_t target, int keep, loss_res
     const loss_scan found = loss_look(p, size);
     const real picked = p[target];
     to.correct[row] = loss_is_first(p, target, found.greatest);
-    const double total = loss_exponentials(p, size, found.greatest, keep);
+    const double total = loss_exponentials(p, size, found.greatest, keep), rest = log(total);
     *greatest = found.greatest;
-    to.nll[row] = (real)(log(total) + (*greatest - picked));
-    to.uniform[row] = (real)(log(total) + (*greatest - found.total / (double)size));
+    to.nll[row] = (real)(rest + (*greatest - picked));
+    to.uniform[row] = (real)(rest + (*greatest - found.total / (double)size));
     return total;
 }
 
