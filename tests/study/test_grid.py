@@ -165,7 +165,7 @@ def test_runs_of_equal_settings_are_trained_once(tmp_path: Path, data: Path, mon
     assert [each["equal_to"] for each in found] == [None, "letters-none-1"]
     write_report(build_report(twice, Path("out"), samples=1), Path("out"))
     told = Path("out", "report.md").read_text(encoding="utf-8")
-    assert "Runs of equal settings, trained once: again-none-1 = letters-none-1." in told
+    assert "Runs of the same training, trained once: again-none-1 = letters-none-1." in told
     assert re.search(r"Trained on: .*, torch .* \(1 run\)\.", told)
     # A copy that fails is trained, and leaves nothing.
     for part in ("runs/again-none-1", "results/again-none-1.json"):
@@ -176,6 +176,34 @@ def test_runs_of_equal_settings_are_trained_once(tmp_path: Path, data: Path, mon
     assert run_study(twice, Path("out"), beside=tmp_path, train=train) == 0
     assert trained == [("again-none-1", False)]
     assert not list(Path("out", "runs").glob(".*"))
+
+
+def test_variants_that_differ_in_decoding_are_trained_once_unless_the_training_decodes(
+    tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    variants = {"longer": {"settings": {"decoding": {"min_length": 9}}}, "none": {}}
+    trained: list[bool] = []
+
+    def train(command: Sequence[str], log: Path) -> float | None:
+        trained.append((Path(command[-1]) / "model").exists())
+        return train_here(command, log)
+
+    monkeypatch.chdir(tmp_path)
+    study = load_study(written(tmp_path, data, variants=variants, baseline="none", seeds=[1, 2]))
+    assert run_study(study, Path("out"), beside=tmp_path, train=train) == 0
+    assert trained == [False, False, True, True]  # both seeds are trained before what is copied
+    for seed in (1, 2):
+        runs = [Path("out", "runs", f"letters-{name}-{seed}") for name in variants]
+        weights = [(run / "model" / "model.safetensors").read_bytes() for run in runs]
+        assert weights[0] == weights[1]
+        counts = [json.loads(Path("out", "results", f"{run.name}.json").read_text())["counts"] for run in runs]
+        assert counts[0] != counts[1]
+    assert run_study(study, Path("out"), beside=tmp_path, train=lambda *_: pytest.fail("trained")) == 0
+    trained.clear()
+    by_bleu = {**SMALL, "training": {**SMALL["training"], "metric": "bleu"}}
+    study = load_study(written(tmp_path, data, variants=variants, baseline="none", seeds=[1], settings=by_bleu))
+    assert run_study(study, Path("bleu"), beside=tmp_path, train=train) == 0
+    assert trained == [False, False]
 
 
 def test_a_test_set_without_an_input_of_a_model_is_named_before_anything_is_trained(tmp_path: Path, data: Path) -> None:

@@ -13,9 +13,9 @@ import pytest
 # Threads allocate side by side; then malloc_info tells of the arenas.
 SCRIPT = """
 import ctypes, os, sys, threading
-from regard.tasks.glibc_memory import bound_free_memory
+from regard.tasks.glibc_memory import SERVER_BYTES, bound_free_memory
 if sys.argv[1] == "bound":
-    assert bound_free_memory()
+    assert bound_free_memory(SERVER_BYTES)
 library = ctypes.CDLL(None)
 library.malloc.restype = ctypes.c_void_p
 library.free.argtypes = [ctypes.c_void_p]
@@ -49,3 +49,34 @@ def test_threads_share_one_arena_unless_the_environment_says_otherwise() -> None
     assert arenas("free") > 2  # as it is by default
     assert arenas("bound") == 1
     assert arenas("bound", MALLOC_ARENA_MAX="4") > 2
+
+
+FAULTS = """
+import ctypes, resource, sys
+from regard.tasks import glibc_memory
+assert glibc_memory.bound_free_memory(getattr(glibc_memory, sys.argv[1]))
+library = ctypes.CDLL(None)
+library.malloc.restype = ctypes.c_void_p
+library.free.argtypes, library.memset.argtypes = [ctypes.c_void_p], [ctypes.c_void_p, ctypes.c_int, ctypes.c_size_t]
+size, steps = 8 << 20, 20
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+for _ in range(steps):
+    tensors = [library.malloc(size) for _ in range(4)]
+    for each in tensors:
+        library.memset(each, 1, size)
+    for each in tensors:
+        library.free(each)
+pages = 4 * size / resource.getpagesize()
+print((resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before) / pages / steps)
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the memory is not glibc's")
+def test_a_training_reuses_the_memory_of_its_last_step() -> None:
+    """Pages of each step that are new, as a part of all."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("MALLOC_")} | {"GLIBC_TUNABLES": ""}
+    new = {
+        name: float(subprocess.run([sys.executable, "-c", FAULTS, name], capture_output=True, text=True, check=True, env=environment).stdout)
+        for name in ("SERVER_BYTES", "TRAINING_BYTES")
+    }
+    assert 5 * new["TRAINING_BYTES"] < new["SERVER_BYTES"]

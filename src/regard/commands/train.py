@@ -108,14 +108,14 @@ def _train(
     from regard.tasks.classification_data import read_labelled_file
     from regard.tasks.classification_evaluation import describe_labels, evaluate_labels
     from regard.tasks.classification_run import open_sentence_run
-    from regard.tasks.glibc_memory import bound_free_memory
+    from regard.tasks.glibc_memory import TRAINING_BYTES, bound_free_memory
     from regard.tasks.table import TASKS
     from regard.tasks.train import train_task
 
     examples = None if test is None else read_labelled_file(settings, test)
     if out is None:
         raise ConfigError("--out RUN: needed, the folder the run goes to")
-    bound_free_memory()  # every batch has tensors of other sizes
+    bound_free_memory(TRAINING_BYTES)  # every batch has tensors of other sizes
     result = train_task(TASKS[task].training, settings, out)
     if result.interrupted is not None:
         write_message(f"stopped by signal {result.interrupted} after update {result.step}; the same command resumes")

@@ -171,6 +171,11 @@ class TrainingConfig(Frozen):
         """The metrics of every evaluation besides the loss: `metric`, which selects the best weights, and `eval_metrics`."""
         return (self.metric, *self.eval_metrics)
 
+    @property
+    def measures_outputs(self) -> bool:
+        """Whether evaluations measure outputs, which the decoding settings change, and not only likelihoods."""
+        return not {"loss", "perplexity", "token_accuracy"}.issuperset(self.measured)
+
 
 class DecodingConfig(Frozen):
     """Decoding settings."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -270,3 +271,14 @@ def cell_config(study: StudyConfig, cell: StudyCell, *, folder: Path, updates: i
     parts = [base, study.settings, study.data[cell.data].settings]
     parts += [study.variants[cell.variant].settings, {"task": study.task, "training": {**limit, "seed": cell.seed}}]
     return validate(merge_configs(*parts), f"{study.name}, run {cell.name}", kind=TASKS[study.task])
+
+
+def training_settings(config: RunConfig) -> str:
+    """Return the settings that decide a training, as text: all, without those of decoding if its evaluations measure no outputs.
+
+    Example:
+        >>> from regard.config import load_config
+        >>> training_settings(load_config(None)) == training_settings(load_config(None, ["decoding.beam_size=1"]))
+        True
+    """
+    return json.dumps(config.model_dump(mode="json", exclude=None if config.training.measures_outputs else {"decoding"}))

@@ -80,9 +80,9 @@ def _serve(
     *,
     precision: DecodingPrecision | None,
 ) -> None:
-    from regard.tasks.glibc_memory import bound_free_memory
+    from regard.tasks.glibc_memory import SERVER_BYTES, bound_free_memory
 
-    bound_free_memory()  # before PyTorch starts its threads
+    bound_free_memory(SERVER_BYTES)  # before PyTorch starts its threads
     try:
         from regard.serve.app import Service
         from regard.serve.middleware import host_names

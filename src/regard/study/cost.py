@@ -8,13 +8,12 @@ from typing import NamedTuple
 
 from torch import nn
 
-from regard.config import dump_config
 from regard.config.base import RunConfig
 from regard.config.captioning import CaptioningConfig, FeaturesConfig, SmallCNNConfig
 from regard.config.classification import ClassificationConfig, EntailmentConfig
 from regard.config.language import LanguageConfig
 from regard.config.models import CrossedConfig, RNNConfig, TransformerConfig
-from regard.config.study import StudyCell, StudyConfig, cell_config, study_cells
+from regard.config.study import StudyCell, StudyConfig, cell_config, study_cells, training_settings
 from regard.config.translation import TranslationConfig
 from regard.data.vocabulary import UNK
 from regard.errors import ConfigError
@@ -105,7 +104,7 @@ def training_cost(config: RunConfig) -> TrainingCost:
 
 
 def estimate(study: StudyConfig, *, beside: Path) -> tuple[list[str], list[list[str]]]:
-    """Return the cost per variant and data set of a study as columns and rows of text. Runs of equal settings, trained once, count once.
+    """Return the cost per variant and data set of a study as columns and rows of text. Runs of the same training count once.
 
     Raises:
         ConfigError: see `training_cost`, and `regard.config.study.cell_config`.
@@ -119,7 +118,7 @@ def estimate(study: StudyConfig, *, beside: Path) -> tuple[list[str], list[list[
         work = training_cost(config)
         row = [study.data[cell.data].title or cell.data, study.variants[cell.variant].title or cell.variant, f"{work.parameters:,}"]
         row.append(f"{work.tokens:,}")
-        if (equal := known.setdefault(dump_config(config), row)) is not row:
+        if (equal := known.setdefault(training_settings(config), row)) is not row:
             row += [f"trained once, as {equal[0]}: {equal[1]}", *("0" for _ in columns[len(row) + 1 :])]
         elif (updates := _updates(study, work)) is None:
             row += [

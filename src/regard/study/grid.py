@@ -25,7 +25,7 @@ from safetensors import safe_open
 
 from regard import progress
 from regard.config import LanguageConfig, RunConfig, TranslationConfig, describe_changes, dump_config, load_config, validate
-from regard.config.study import StudyCell, StudyConfig, cell_config, study_cells
+from regard.config.study import StudyCell, StudyConfig, cell_config, study_cells, training_settings
 from regard.data.lines import read_lines, write_files
 from regard.errors import ConfigError, RegardError, TrainingError
 from regard.jobs import Pool, WorkerLost
@@ -138,7 +138,13 @@ def run_study(
                     pool.stop()
 
             job = {"study": study.model_dump(mode="json"), "folder": str(folder.resolve()), "beside": str(beside.resolve())}
-            jobs = {cell.name: {**job, "cell": cell.model_dump(), "tested": outdated.tested[cell.name]} for cell in waiting}
+            # Copies of other runs last, when those are there.
+            trainings = [training_settings(cell_config(study, cell, folder=beside)) for cell in waiting]
+            order = sorted(range(len(waiting)), key=lambda place: trainings[place] in trainings[:place])
+            jobs = {
+                cell.name: {**job, "cell": cell.model_dump(), "tested": outdated.tested[cell.name]}
+                for cell in (waiting[place] for place in order)
+            }
             pool.run(jobs, done, tick)
         if stop.received:
             return stop.received
@@ -287,13 +293,14 @@ def _do(study: StudyConfig, folder: Path, cell: StudyCell, config: RunConfig, tr
     path, run, test = folder / CONFIGS / f"{cell.name}.yaml", folder / RUNS / cell.name, study.data[cell.data].test
     write_files({path: dump_config(config).encode()})
     (folder / RUNS).mkdir(exist_ok=True)
-    copied = _copy_equal_run(study, folder, cell)
+    copied = _copy_equal_run(study, folder, cell, config)
     command = train_command(study, _from_here(path), _from_here(run))
     done_before = (run / "log.jsonl").exists() and any(event["event"] == "done" for event in _events(run))
     megabytes = train(command, folder / RUNS / f"{cell.name}.log")
     if changed := difference(tested, TestSets(folder).of(config, test)):
         raise TrainingError(f"data.{cell.data}.test: {', '.join(changed)} changed during the study, whose runs need one test set")
-    measured = measure_run(study.task, run, test, metric=study.metric)
+    decoding = getattr(config, "decoding", None)
+    measured = measure_run(study.task, run, test, metric=study.metric, decoding=decoding)
     return _training_figures(run) | {
         "cell": cell.model_dump(),
         "command": shlex.join(command),
@@ -308,7 +315,7 @@ def _do(study: StudyConfig, folder: Path, cell: StudyCell, config: RunConfig, tr
         "megabytes": _kept(folder, copied or cell, "megabytes") if done_before else megabytes,
         "equal_to": copied.name if copied else _kept(folder, cell, "equal_to"),
         "attention": attention_of(study.task, run, test),
-        "selection": checkpoint_selection(run, test, metric=study.metric)._asdict() if study.checkpoints else None,
+        "selection": checkpoint_selection(run, test, metric=study.metric, decoding=decoding)._asdict() if study.checkpoints else None,
         "methods": explained_run(study, cell, run) if study.methods else None,
     }
 
@@ -318,28 +325,29 @@ def _from_here(path: Path) -> Path:
     return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
 
 
-def _copy_equal_run(study: StudyConfig, folder: Path, cell: StudyCell) -> StudyCell | None:
-    """Copy a finished run of equal settings, such as that of a variant that leaves out what two data sets differ in.
+def _copy_equal_run(study: StudyConfig, folder: Path, cell: StudyCell, config: RunConfig) -> StudyCell | None:
+    """Copy a finished run of the same training, such as that of a variant that leaves out what two data sets differ in.
 
     Returns:
         The run that was copied; None if there is none, the cell has a run, or copying fails.
     """
-    run, own = folder / RUNS / cell.name, (folder / CONFIGS / f"{cell.name}.yaml").read_bytes()
+    run, own = folder / RUNS / cell.name, training_settings(config)
     for other in study_cells(study):
-        equal = folder / CONFIGS / f"{other.name}.yaml"
-        if run.exists() or other == cell or not result_file(folder, other).exists() or not equal.exists() or equal.read_bytes() != own:
+        equal, made = folder / RUNS / other.name, folder / CONFIGS / f"{other.name}.yaml"
+        if run.exists() or other == cell or not result_file(folder, other).exists() or not (equal / "model").exists() or not made.exists():
             continue
-        if (folder / RUNS / other.name / "model").exists():
-            draft = run.with_name(f".{run.name}.{uuid.uuid4().hex}")
-            try:
-                shutil.copytree(folder / RUNS / other.name, draft)
-                draft.rename(run)
-                return other
-            except OSError as error:  # trained instead
-                progress.message(f"{cell.name}: the equal run {other.name} cannot be copied ({error})", warning=True)
-                return None
-            finally:
-                shutil.rmtree(draft, ignore_errors=True)
+        if training_settings(load_config(made, kind=type(config))) != own:
+            continue
+        draft = run.with_name(f".{run.name}.{uuid.uuid4().hex}")
+        try:
+            shutil.copytree(equal, draft)
+            draft.rename(run)
+            return other
+        except OSError as error:  # trained instead
+            progress.message(f"{cell.name}: the equal run {other.name} cannot be copied ({error})", warning=True)
+            return None
+        finally:
+            shutil.rmtree(draft, ignore_errors=True)
     return None
 
 

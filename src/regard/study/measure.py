@@ -6,12 +6,13 @@ import math
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from regard.config import TranslationConfig
+from regard.config import DecodingConfig, TranslationConfig
 from regard.config.study import METRICS
 from regard.data.captions import read_captions
 from regard.data.image_features import FeatureFile
@@ -63,7 +64,9 @@ class RunMeasures(NamedTuple):
     by_length: tuple[tuple[str, int, float], ...] = ()
 
 
-def measure_run(task: str, run: Path, test: Mapping[str, str], *, metric: str | None = None) -> RunMeasures:
+def measure_run(
+    task: str, run: Path, test: Mapping[str, str], *, metric: str | None = None, decoding: DecodingConfig | None = None
+) -> RunMeasures:
     """Measure a run of any task on a test set.
 
     Args:
@@ -71,6 +74,7 @@ def measure_run(task: str, run: Path, test: Mapping[str, str], *, metric: str | 
         run: its folder.
         test: the files, named as in `regard.config.study.TEST_FILES`.
         metric: the main score, one of `regard.config.study.METRICS`; None: the first of the task's.
+        decoding: decoding settings of translations and captions; None: the run's.
 
     Raises:
         RegardError: a damaged run, bad data.
@@ -82,8 +86,8 @@ def measure_run(task: str, run: Path, test: Mapping[str, str], *, metric: str | 
         regard.errors.CheckpointError: no-such-run: no such run folder
     """
     measures: dict[str, Callable[[Path, Mapping[str, str], str], RunMeasures]] = {
-        "translation": _translation,
-        "captioning": _captioning,
+        "translation": partial(_translation, decoding=decoding),
+        "captioning": partial(_captioning, decoding=decoding),
         "classification": _labels,
         "entailment": _labels,
         "lm": _language,
@@ -91,12 +95,12 @@ def measure_run(task: str, run: Path, test: Mapping[str, str], *, metric: str | 
     return measures[task](run, test, METRICS[task][0] if metric is None else metric)
 
 
-def _translation(run: Path, test: Mapping[str, str], metric: str) -> RunMeasures:
+def _translation(run: Path, test: Mapping[str, str], metric: str, *, decoding: DecodingConfig | None) -> RunMeasures:
     translator = Translator.open(run)
     translator.use_images(None, names=test.get("second_source"))
     pairs = pairs_of(translator.run.config, test)
     links = known_links(test) if translator.run.config.model.attends else None
-    found = evaluate_translation(translator, pairs, links=links)
+    found = evaluate_translation(translator, pairs, links=links, decoding=decoding)
     translator.run.vocabularies.tell_missing_images()
     references = [pair[1] for pair in pairs]
     if metric == "exact match":
@@ -120,11 +124,11 @@ def pairs_of(config: TranslationConfig, test: Mapping[str, str]) -> list[Sentenc
     return read_pairs(test["source"], test.get("target"), second, languages=config.data.languages)
 
 
-def _captioning(run: Path, test: Mapping[str, str], metric: str) -> RunMeasures:
+def _captioning(run: Path, test: Mapping[str, str], metric: str, *, decoding: DecodingConfig | None) -> RunMeasures:
     captioner = Captioner.open(run)
     examples = read_captions(test["captions"], test.get("images"), split=test.get("split"))
     features = FeatureFile(test["features"]) if "features" in test else None
-    found = evaluate_captioning(captioner, examples, features=features)
+    found = evaluate_captioning(captioner, examples, features=features, decoding=decoding)
     if metric == "BLEU-4":
         # The corpus value is not the mean over images.
         kind, counts = "caption-bleu", caption_bleu_counts(examples.references, [item.text for item in found.captions])
@@ -182,13 +186,16 @@ class CheckpointSelection(NamedTuple):
     points: list[tuple[int, float, float]]
 
 
-def checkpoint_selection(run: Path, test: Mapping[str, str], *, metric: str | None = None) -> CheckpointSelection:
+def checkpoint_selection(
+    run: Path, test: Mapping[str, str], *, metric: str | None = None, decoding: DecodingConfig | None = None
+) -> CheckpointSelection:
     """Measure every kept checkpoint of a translation run that validation could choose. Li et al. 2019, Table 2.
 
     Args:
         run: its folder, with `training.keep_checkpoints` checkpoints.
         test: see `measure_run`.
         metric: see `measure_run`.
+        decoding: see `measure_run`.
 
     Raises:
         ConfigError: the run has no validation files of its own.
@@ -215,7 +222,9 @@ def checkpoint_selection(run: Path, test: Mapping[str, str], *, metric: str | No
             continue  # saved only because of a signal
         load_weights(path, translator.run.model)
         found = [
-            score([item.text for item in translator.translate([pair[0] for pair in pairs])], [pair[1] for pair in pairs]).value
+            score(
+                [item.text for item in translator.translate([pair[0] for pair in pairs], decoding=decoding)], [pair[1] for pair in pairs]
+            ).value
             for pairs in sets
         ]
         points.append((int(path.name.removeprefix("step-")), *found))

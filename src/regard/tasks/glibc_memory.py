@@ -1,4 +1,4 @@
-"""Limit the memory that glibc keeps after it is freed."""
+"""Bound the memory that glibc keeps after it is freed."""
 
 from __future__ import annotations
 
@@ -7,28 +7,27 @@ import os
 
 # From malloc.h.
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_ARENA_MAX = -1, -3, -8
-# Larger allocations are separate mappings, returned when freed.
-MMAP_BYTES = 1_048_576
-# More free memory than this at the end of the arena is returned.
-TRIM_BYTES = 1_048_576
-SETTINGS = {
-    M_ARENA_MAX: ("MALLOC_ARENA_MAX", 1),
-    M_MMAP_THRESHOLD: ("MALLOC_MMAP_THRESHOLD_", MMAP_BYTES),
-    M_TRIM_THRESHOLD: ("MALLOC_TRIM_THRESHOLD_", TRIM_BYTES),
-}
+LARGEST_THRESHOLD = 33_554_432
+"""glibc takes no larger M_MMAP_THRESHOLD."""
+SERVER_BYTES, TRAINING_BYTES = 1_048_576, 1_073_741_824
+"""What a server and a training keep. A training frees and allocates the tensors of a step at every step; each new page costs a fault."""
 
 
-def bound_free_memory() -> bool:
+def bound_free_memory(kept: int) -> bool:
     """Keep memory constant over many requests or batches of different sizes; call it before the first thread starts.
 
     By default each thread has its own arena, which keeps freed memory up to a growing threshold: used bytes are constant while the process
     grows. The environment (`MALLOC_ARENA_MAX`, `MALLOC_MMAP_THRESHOLD_`, `MALLOC_TRIM_THRESHOLD_`) takes precedence.
 
+    Args:
+        kept: bytes. More free memory at the end of the one arena is returned to the system; so are, when freed, allocations that are larger,
+            or larger than `LARGEST_THRESHOLD`.
+
     Returns:
         Whether the allocator is glibc's; otherwise (musl, macOS, Windows) nothing changes.
 
     Example:
-        >>> isinstance(bound_free_memory(), bool)
+        >>> isinstance(bound_free_memory(SERVER_BYTES), bool)
         True
     """
     try:
@@ -36,7 +35,12 @@ def bound_free_memory() -> bool:
         _ = library.gnu_get_libc_version
     except (AttributeError, OSError, TypeError):  # no glibc; Windows has no library of the process
         return False
-    for parameter, (variable, value) in SETTINGS.items():
+    settings = {
+        M_ARENA_MAX: ("MALLOC_ARENA_MAX", 1),
+        M_MMAP_THRESHOLD: ("MALLOC_MMAP_THRESHOLD_", min(kept, LARGEST_THRESHOLD)),
+        M_TRIM_THRESHOLD: ("MALLOC_TRIM_THRESHOLD_", kept),
+    }
+    for parameter, (variable, value) in settings.items():
         if variable not in os.environ:
             library.mallopt(parameter, value)
     return True

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -23,8 +24,10 @@ from regard.tasks.translation_training import encode_corpus, translation_likelih
 from regard.tasks.unknown_tokens import UnknownTokenWarning
 from regard.tasks.word_links import LinkUnit, check_links, find_links, judged_links, read_choice
 
-# The longest source, in words, of each row of BLEU by length but the last.
-LENGTH_EDGES = (8, 11, 14, 18)
+LENGTH_EDGES = (8, 11, 14, 18, 29, 39, 49, 59)
+"""The longest source, in words, of each row of BLEU by length but the last; rows of few sentences are joined."""
+SMALLEST_ROW = 0.05
+"""Part of the sentences that a row has at least."""
 TOKENIZED_LINES = 100
 """References that end like tokenized text from which on an evaluation warns."""
 
@@ -115,8 +118,9 @@ def evaluate_translation(
     with progress.stage("Scoring the translations"):
         scores = [bleu(outputs, references, tokenize=tokenize), chrf(outputs, references), exact_match(outputs, references)]
         # By the words of the first input, where there are two.
-        lengths = sources if translator.run.config.second is None else [source.split("\t")[0] for source in sources]
-        rows = bleu_by_length(outputs, references, lengths, edges=LENGTH_EDGES, tokenize=tokenize)
+        first = sources if translator.run.config.second is None else [source.split("\t")[0] for source in sources]
+        edges = length_edges([len(source.split()) for source in first])
+        rows = bleu_by_length(outputs, references, first, edges, tokenize=tokenize)
     scores.append(Score("perplexity", figures["perplexity"], "per target token", f"{used}|smoothing:none"))
     scores.append(Score("token accuracy", 100 * figures["token_accuracy"], "%", f"{used}|teacher forcing"))
     if links is not None:
@@ -124,6 +128,22 @@ def evaluate_translation(
     unknown.tell()  # last: an error is told alone
     _warn_of(references, tokenize)
     return Evaluation(scores, [(row.range, row.count, row.score.value) for row in rows if row.score is not None], outputs, seconds)
+
+
+def length_edges(lengths: Sequence[int]) -> list[int]:
+    """Return the longest source of each row of BLEU by length but the last, so that no row has few sentences.
+
+    Example:
+        >>> length_edges([5] * 50 + [12] * 50 + [17]), length_edges([25, 35, 45])
+        ([8, 18], [29, 39, 49])
+    """
+    edges, sorted_lengths, inside = list[int](), sorted(lengths), 0
+    for edge in LENGTH_EDGES:
+        up_to = bisect_right(sorted_lengths, edge)
+        if min(up_to - inside, len(lengths) - up_to or len(lengths)) >= max(1, SMALLEST_ROW * len(lengths)):
+            edges.append(edge)
+            inside = up_to
+    return edges
 
 
 def _warn_of(references: Sequence[str], tokenize: str) -> None:
