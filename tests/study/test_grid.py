@@ -21,7 +21,7 @@ import yaml
 
 from regard import progress
 from regard.config import load_config
-from regard.config.study import StudyConfig, load_study
+from regard.config.study import StudyConfig, VariantConfig, load_study
 from regard.errors import ConfigError, DataError, TrainingError
 from regard.jobs import WorkerLost
 from regard.study import build_report, run_study, write_report
@@ -29,6 +29,7 @@ from regard.study.grid import StudyStopped, check_study, train_apart
 from regard.study.report_files import markdown
 from regard.study.results import Outdated
 from regard.tasks import generate, train_translation
+from regard.tasks.translation_prediction import Translator
 
 SMALL = {
     "vocabulary": {"kind": "word"},
@@ -178,10 +179,16 @@ def test_runs_of_equal_settings_are_trained_once(tmp_path: Path, data: Path, mon
     assert not list(Path("out", "runs").glob(".*"))
 
 
-def test_variants_that_differ_in_decoding_are_trained_once_unless_the_training_decodes(
-    tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    variants = {"longer": {"settings": {"decoding": {"min_length": 9}}}, "none": {}}
+LONGER = {"longer": {"settings": {"decoding": {"min_length": 9}}}, "none": {}}
+
+
+def result_of(folder: Path, name: str) -> dict[str, Any]:
+    return json.loads((folder / "results" / f"{name}.json").read_text())
+
+
+@pytest.fixture
+def decoded(tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[StudyConfig, list[bool]]:
+    """Return a finished study of one training decoded in two ways, in the folder `out`, and for each training whether it was there."""
     trained: list[bool] = []
 
     def train(command: Sequence[str], log: Path) -> float | None:
@@ -189,21 +196,92 @@ def test_variants_that_differ_in_decoding_are_trained_once_unless_the_training_d
         return train_here(command, log)
 
     monkeypatch.chdir(tmp_path)
-    study = load_study(written(tmp_path, data, variants=variants, baseline="none", seeds=[1, 2]))
+    study = load_study(written(tmp_path, data, variants=LONGER, baseline="none", seeds=[1, 2]))
     assert run_study(study, Path("out"), beside=tmp_path, train=train) == 0
+    return study, trained
+
+
+def test_variants_that_differ_in_decoding_are_trained_once_each_run_with_its_own_settings(decoded: tuple[StudyConfig, list[bool]]) -> None:
+    study, trained = decoded
     assert trained == [False, False, True, True]  # both seeds are trained before what is copied
     for seed in (1, 2):
-        runs = [Path("out", "runs", f"letters-{name}-{seed}") for name in variants]
+        runs = [Path("out", "runs", f"letters-{name}-{seed}") for name in LONGER]
+        assert [Translator.open(run).run.config.decoding.min_length for run in runs] == [9, 0]
         weights = [(run / "model" / "model.safetensors").read_bytes() for run in runs]
         assert weights[0] == weights[1]
-        counts = [json.loads(Path("out", "results", f"{run.name}.json").read_text())["counts"] for run in runs]
-        assert counts[0] != counts[1]
-    assert run_study(study, Path("out"), beside=tmp_path, train=lambda *_: pytest.fail("trained")) == 0
-    trained.clear()
+        found = [result_of(Path("out"), run.name) for run in runs]
+        assert found[0]["counts"] != found[1]["counts"]
+        assert [each["equal_to"] for each in found] == [None, runs[0].name]
+    assert run_study(study, Path("out"), beside=Path(), train=lambda *_: pytest.fail("trained")) == 0
+
+
+def test_a_copy_is_known_as_one_whatever_is_removed(decoded: tuple[StudyConfig, list[bool]]) -> None:
+    study, _ = decoded
+    Path("out", "results", "letters-none-1.json").unlink()
+    assert run_study(study, Path("out"), beside=Path(), train=train_here) == 0
+    assert result_of(Path("out"), "letters-none-1")["equal_to"] == "letters-longer-1"
+    shutil.rmtree("out/runs/letters-longer-1")
+    Path("out", "results", "letters-longer-1.json").unlink()
+    assert run_study(study, Path("out"), beside=Path(), train=train_here) == 0
+    assert [result_of(Path("out"), f"letters-{name}-1")["equal_to"] for name in LONGER] == [None, "letters-longer-1"]
+
+
+def test_other_decoding_settings_need_the_result_removed_but_not_the_weights(decoded: tuple[StudyConfig, list[bool]]) -> None:
+    study, _ = decoded
+    before = result_of(Path("out"), "letters-longer-1")["counts"]
+    other = study.model_copy(update={"variants": {**study.variants, "longer": VariantConfig(settings={"decoding": {"min_length": 3}})}})
+    with pytest.raises(ConfigError, match=r"min_length: 9 -> 3; take another folder, or remove out/results/letters-longer-1\.json$"):
+        run_study(other, Path("out"), beside=Path())
+    for seed in (1, 2):
+        Path("out", "results", f"letters-longer-{seed}.json").unlink()
+    seen: list[bool] = []
+
+    def train(command: Sequence[str], log: Path) -> float | None:
+        seen.append((Path(command[-1]) / "model").exists())
+        return train_here(command, log)
+
+    assert run_study(other, Path("out"), beside=Path(), train=train) == 0
+    assert seen == [True, True]
+    assert result_of(Path("out"), "letters-longer-1")["counts"] != before
+    assert Translator.open("out/runs/letters-longer-1").run.config.decoding.min_length == 3
+
+
+def test_a_training_that_measures_outputs_is_shared_by_beams_alone(tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
     by_bleu = {**SMALL, "training": {**SMALL["training"], "metric": "bleu"}}
+    variants = {**LONGER, "beam": {"settings": {"decoding": {"beam_size": 2}}}}
     study = load_study(written(tmp_path, data, variants=variants, baseline="none", seeds=[1], settings=by_bleu))
-    assert run_study(study, Path("bleu"), beside=tmp_path, train=train) == 0
-    assert trained == [False, False]
+    assert run_study(study, Path("out"), beside=tmp_path, train=train_here) == 0
+    found = [result_of(Path("out"), f"letters-{name}-1")["equal_to"] for name in variants]
+    assert found == [None, None, "letters-none-1"]
+
+
+@pytest.mark.parametrize("budget", [{"tokens": 3000}, {"seconds": 1.0}])
+def test_one_trial_serves_all_variants_of_a_training(
+    tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch, budget: dict[str, float]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    study = load_study(written(tmp_path, data, variants=LONGER, baseline="none", seeds=[1], budget=budget))
+    assert run_study(study, Path("out"), beside=tmp_path, train=train_here) == 0
+    found = [result_of(Path("out"), f"letters-{name}-1") for name in LONGER]
+    assert found[0]["updates"] == found[1]["updates"]
+    assert found[1]["equal_to"] == "letters-longer-1"
+    assert len(list(Path("out", "trials").glob("*.json"))) == 1
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"checkpoints": True}, r"the run letters-none-1: checkpoints: true needs data\.valid_source and data\.valid_target"),
+        ({"settings": {**SMALL, "vocabulary": {"size": 60}}}, r"the run letters-none-1: vocabulary\.size 60, .*: bpe needs at least 260"),
+    ],
+)
+def test_what_no_run_could_do_is_named_before_anything_is_trained(
+    tmp_path: Path, data: Path, changes: dict[str, Any], expected: str
+) -> None:
+    study = load_study(written(tmp_path, data, **{**ALONE, **changes}))
+    with pytest.raises(ConfigError, match=expected):
+        run_study(study, tmp_path / "out", beside=tmp_path, train=lambda *_: pytest.fail("trained"))
 
 
 def test_a_test_set_without_an_input_of_a_model_is_named_before_anything_is_trained(tmp_path: Path, data: Path) -> None:
@@ -260,11 +338,16 @@ def language_study(folder: Path, **changes: Any) -> StudyConfig:
     return load_study(folder / "lm.yaml")
 
 
-@pytest.mark.parametrize("settings", [{"vocabulary": {"min_count": 2}}, {"data": {"text": "other.txt"}}])
+@pytest.mark.parametrize(
+    "settings",
+    [{"vocabulary": {"min_count": 2}}, {"data": {"text": "other.txt"}}, {"data": {"valid_size": 9}}, {"start": {"run": "other"}}],
+)
 def test_perplexities_of_two_vocabularies_are_not_compared(tmp_path: Path, settings: dict[str, Any]) -> None:
     (tmp_path / "other.txt").write_text("a b c\n" * 30)
     variants = {"variants": {"x": {}, "y": {"settings": settings}}}
-    with pytest.raises(ConfigError, match=r"the runs letters-x-1 and letters-y-1 differ in vocabulary or data\.text; perplexity per token"):
+    with pytest.raises(
+        ConfigError, match=r"the runs letters-x-1 and letters-y-1 differ in vocabulary, training text or start\.run; perplexity per token"
+    ):
         check_study(language_study(tmp_path, **variants), tmp_path / "out", beside=tmp_path)
     check_study(language_study(tmp_path, metric="bits per byte", **variants), tmp_path / "out", beside=tmp_path)
 

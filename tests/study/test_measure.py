@@ -53,6 +53,8 @@ def test_what_validation_would_choose_is_ranked_among_all_checkpoints(tmp_path: 
     assert all(on_valid == on_test for _, on_valid, on_test in found.points), "one set for both"
     assert len({on_test for _, _, on_test in found.points}) > 1, "the checkpoints differ"
     assert (found.rank, found.of) == (1, 4)
+    exact = checkpoint_selection(run, test, metric="exact match").points
+    assert all(score in (0.0, 20.0, 40.0, 60.0, 80.0, 100.0) for _, score, _ in exact), "of five sentences"
     with pytest.raises(ConfigError, match=r"needs data\.valid_source"):
         checkpoint_selection(tiny.trained(tmp_path / "two"), test)
 

@@ -262,3 +262,12 @@ def test_no_two_learning_curves_look_the_same(tmp_path: Path) -> None:
     drawn = curves(build_report(study, tmp_path, samples=10))
     lines = re.findall(r'<path d="M [^"]*" clip-path[^>]* style="([^"]+)"', drawn)
     assert len(lines) == len(set(lines)) == 13
+
+
+def test_rows_by_length_that_not_all_runs_have_are_left_out(tmp_path: Path) -> None:
+    for seed, rows in ((1, [["0-8", 4, 30.0], ["9-11", 4, 20.0], ["12+", 2, 10.0]]), (2, [["0-8", 4, 32.0], ["9-11", 6, 12.0]])):
+        put(tmp_path, "classification", "a", "plain", seed, right(20))
+        path = result_file(tmp_path, StudyCell(data="a", variant="plain", seed=seed))
+        path.write_text(json.dumps({**json.loads(path.read_text()), "by_length": rows}))
+    report = build_report(study_of("classification", seeds=(1, 2)), tmp_path, samples=1)
+    assert [row.by_length for row in report.rows if row.variant == "plain"] == [{"0-8": 31.0}]

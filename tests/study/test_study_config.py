@@ -12,6 +12,7 @@ from regard.config import TranslationConfig, merge_configs
 from regard.config.study import cell_config, load_study, study_cells
 from regard.errors import ConfigError
 from regard.study.cost import estimate
+from regard.study.grid import check_study
 
 STUDY: dict[str, Any] = {
     "name": "letters",
@@ -128,9 +129,7 @@ def test_the_folder_of_the_data_is_said_outside_the_study(tmp_path: Path) -> Non
 @pytest.mark.parametrize("path", sorted((Path(__file__).parents[2] / "studies").glob("*.yaml")), ids=lambda path: path.stem)
 def test_the_studies_that_come_with_the_project_are_whole(path: Path) -> None:
     for scale in (None, *load_study(path, data="/sets").scales):
-        study = load_study(path, data="/sets", scale=scale)
-        for cell in study_cells(study):
-            cell_config(study, cell, folder=path.parent)
+        check_study(load_study(path, data="/sets", scale=scale), Path("no-such-folder"), beside=path.parent)
 
 
 def test_the_study_of_the_document_is_one(tmp_path: Path) -> None:

@@ -49,6 +49,8 @@ def test_threads_share_one_arena_unless_the_environment_says_otherwise() -> None
     assert arenas("free") > 2  # as it is by default
     assert arenas("bound") == 1
     assert arenas("bound", MALLOC_ARENA_MAX="4") > 2
+    assert arenas("bound", GLIBC_TUNABLES="glibc.malloc.arena_max=4") > 2
+    assert arenas("bound", MALLOC_ARENA_MAX="") == 1
 
 
 FAULTS = """
@@ -76,7 +78,9 @@ def test_a_training_reuses_the_memory_of_its_last_step() -> None:
     """Pages of each step that are new, as a part of all."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("MALLOC_")} | {"GLIBC_TUNABLES": ""}
     new = {
-        name: float(subprocess.run([sys.executable, "-c", FAULTS, name], capture_output=True, text=True, check=True, env=environment).stdout)
+        name: float(
+            subprocess.run([sys.executable, "-c", FAULTS, name], capture_output=True, text=True, check=True, env=environment).stdout
+        )
         for name in ("SERVER_BYTES", "TRAINING_BYTES")
     }
     assert 5 * new["TRAINING_BYTES"] < new["SERVER_BYTES"]

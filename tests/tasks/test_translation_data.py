@@ -22,7 +22,7 @@ from regard.data.parallel import hold_out
 from regard.data.token_arrays import FlatTokens
 from regard.data.vocabulary import EOS
 from regard.errors import ConfigError, DataError
-from regard.tasks import train_translation, translation_training
+from regard.tasks import Translator, train_translation, translation_training
 from regard.tasks import translation_data as module
 from regard.tasks.translation_data import FILES, HELD_OUT, TOKENS, Corpus, TrainingText, open_corpus
 from regard.tasks.translation_run import load_vocabularies
@@ -203,6 +203,20 @@ def test_a_run_says_how_many_were_left_out_at_every_start(tmp_path: Path, messag
         trained(settings(tmp_path / "text"), tmp_path / "run")
         assert any("80 training pairs, 5 validation pairs" in line for line in messages)
         assert "training pairs left out: 2 empty, 1 too long" in messages
+
+
+def test_a_limit_of_the_training_pairs_is_none_of_what_is_translated(tmp_path: Path, messages: list[str]) -> None:
+    line = " ".join(TEXTS)
+    for limits in ({"max_length": 40}, {"max_length": 400, "max_training_length": 40}):
+        config = settings(tmp_path / "text", **limits)
+        messages.clear()
+        trained(config, tmp_path / f"run-{config.data.max_length}")
+        assert "training pairs left out: 2 empty, 1 too long" in messages
+    divided, whole = (Translator.open(tmp_path / f"run-{limit}").translate([line * 4])[0] for limit in (40, 400))
+    assert len(divided.parts) > 1
+    assert not whole.parts
+    with pytest.raises(DataError, match=r"81 longer than data\.max_training_length \(1 tokens\)"):
+        trained(settings(tmp_path / "text", max_training_length=1), tmp_path / "none")
 
 
 def test_the_blocks_of_reading_change_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -274,11 +274,15 @@ def cell_config(study: StudyConfig, cell: StudyCell, *, folder: Path, updates: i
 
 
 def training_settings(config: RunConfig) -> str:
-    """Return the settings that decide a training, as text: all, without those of decoding if its evaluations measure no outputs.
+    """Return the settings that decide the weights of a run, as text: not those of decoding, unless evaluations measure outputs.
+
+    Evaluations decode greedily, so the beam never counts.
 
     Example:
         >>> from regard.config import load_config
-        >>> training_settings(load_config(None)) == training_settings(load_config(None, ["decoding.beam_size=1"]))
+        >>> training_settings(load_config(None)) == training_settings(load_config(None, ["decoding.max_length=9"]))
         True
     """
-    return json.dumps(config.model_dump(mode="json", exclude=None if config.training.measures_outputs else {"decoding"}))
+    tree = config.model_dump(mode="json")
+    decoding = tree.pop("decoding", None)
+    return json.dumps([tree, {**decoding, "beam_size": 1} if decoding and config.training.measures_outputs else None])

@@ -47,9 +47,17 @@ class TranslationDataConfig(Frozen):
     max_length: int = Field(
         default=200, ge=1, le=MAX_LENGTH, description="longer sequences, in tokens, are left out of training and counted"
     )
+    max_training_length: int | None = Field(
+        default=None, ge=1, le=MAX_LENGTH, description="a smaller limit of the training pairs alone; lines to translate keep `max_length`"
+    )
     block_size: int = Field(
         default=2**22, ge=1, le=2**31 - 1, description="pairs shuffled together; a larger corpus is read in blocks of this size"
     )
+
+    @property
+    def longest_trained(self) -> int:
+        """The most tokens of a training sequence."""
+        return min(self.max_length, self.max_training_length or self.max_length)
 
 
 class TranslationVocabularyConfig(VocabularyConfig):

@@ -67,6 +67,27 @@ class TokenizedText(NamedTuple):
         )
 
 
+def check_vocabulary(kind: str, size: int, min_count: int) -> None:
+    """Check the settings of a vocabulary before it is trained.
+
+    Raises:
+        ConfigError: the kind is unknown, or `size` or `min_count` too small.
+
+    Example:
+        >>> check_vocabulary("bpe", 60, 1)
+        Traceback (most recent call last):
+            ...
+        regard.errors.ConfigError: vocabulary.size 60, min_count 1: bpe needs at least 260 and 1
+    """
+    if kind == IMPORTED:
+        raise ConfigError(f"vocabulary.kind: {kind} comes with an imported model (`regard import`); train one of {', '.join(KINDS)}")
+    if kind not in KINDS:
+        raise ConfigError(f"vocabulary.kind: {shown(kind)}, expected one of {', '.join(KINDS)}")
+    least = 260 if kind == "bpe" else 5
+    if size < least or min_count < 1:
+        raise ConfigError(f"vocabulary.size {size}, min_count {min_count}: {kind} needs at least {least} and 1")
+
+
 class Vocabulary:
     """A trained vocabulary of one kind; PAD, UNK, BOS, EOS are the ids 0 to 3.
 
@@ -131,13 +152,7 @@ class Vocabulary:
             DataError: the texts are blank.
             ConfigError: the kind is unknown, or `size` or `min_count` too small.
         """
-        if kind == IMPORTED:
-            raise ConfigError(f"vocabulary.kind: {kind} comes with an imported model (`regard import`); train one of {', '.join(KINDS)}")
-        if kind not in KINDS:
-            raise ConfigError(f"vocabulary.kind: {shown(kind)}, expected one of {', '.join(KINDS)}")
-        least = 260 if kind == "bpe" else 5
-        if size < least or min_count < 1:
-            raise ConfigError(f"vocabulary.size {size}, min_count {min_count}: {kind} needs at least {least} and 1")
+        check_vocabulary(kind, size, min_count)
         with ExitStack() as stack:
             choosing = stage(f"Choosing entries of the {name}", unit="rounds")
             checked = _Checked(_tracked(texts, stage(f"Learning the {name}", total=total, unit="lines"), choosing, stack))

@@ -240,6 +240,9 @@ def recurrent_steps() -> Generator[None, None, None]:
 
     For recurrent loops: autograd alone would compute and add a full weight gradient at every step. Results agree up to summation order.
 
+    `torch.utils.checkpoint` inside the block needs `use_reentrant=True`: otherwise it computes again outside the block, where other tensors
+    are saved, and raises its CheckpointError.
+
     Example:
         >>> weight = torch.nn.Parameter(torch.eye(3))
         >>> with recurrent_steps():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import json
 import math
@@ -27,22 +28,26 @@ from regard import progress
 from regard.config import LanguageConfig, RunConfig, TranslationConfig, describe_changes, dump_config, load_config, validate
 from regard.config.study import StudyCell, StudyConfig, cell_config, study_cells, training_settings
 from regard.data.lines import read_lines, write_files
+from regard.data.vocabulary import check_vocabulary
 from regard.errors import ConfigError, RegardError, TrainingError
 from regard.jobs import Pool, WorkerLost
 from regard.jobs.pool import Answer, Job
 from regard.jobs.process_worker import child_command
 from regard.strict_json import parse_json
+from regard.study.copies import copied_from, reuse_training, rounds
 from regard.study.explained import check_methods, explained_as, explained_run
 from regard.study.live import LiveTable
 from regard.study.measure import attention_of, checkpoint_selection, known_links, measure_run, pairs_of
 from regard.study.results import (
+    CONFIGS,
+    EARLIER,
+    RESULTS,
     RUNS,
     VALUES,
     Outdated,
     Tested,
     TestSets,
     difference,
-    earlier_file,
     failure_file,
     read_result,
     result_file,
@@ -51,7 +56,7 @@ from regard.tasks.table import TASKS
 from regard.tasks.translation_evaluation import check_known_links
 from regard.training import StopSignal, run_lock
 
-CONFIGS, TRIALS = "configs", "trials"
+TRIALS = "trials"
 TRIAL_UPDATES = (10, 30)  # before the clock starts, and with it
 POLL = 0.2
 PATIENCE = 1.0  # seconds to hear of a signal that has stopped a training
@@ -138,14 +143,10 @@ def run_study(
                     pool.stop()
 
             job = {"study": study.model_dump(mode="json"), "folder": str(folder.resolve()), "beside": str(beside.resolve())}
-            # Copies of other runs last, when those are there.
-            trainings = [training_settings(cell_config(study, cell, folder=beside)) for cell in waiting]
-            order = sorted(range(len(waiting)), key=lambda place: trainings[place] in trainings[:place])
-            jobs = {
-                cell.name: {**job, "cell": cell.model_dump(), "tested": outdated.tested[cell.name]}
-                for cell in (waiting[place] for place in order)
-            }
-            pool.run(jobs, done, tick)
+            for part in rounds(study, waiting, beside=beside):
+                jobs = {cell.name: {**job, "cell": cell.model_dump(), "tested": outdated.tested[cell.name]} for cell in part}
+                if not stop.received:
+                    pool.run(jobs, done, tick)
         if stop.received:
             return stop.received
     if failed:
@@ -209,17 +210,22 @@ def check_study(study: StudyConfig, folder: Path, *, beside: Path) -> None:
     check_methods(study)
     vocabularies: dict[str, tuple[StudyCell, list[Any]]] = {}
     for cell in study_cells(study):
-        config = cell_config(study, cell, folder=beside, updates=_known_updates(study, folder, cell))
+        config = cell_config(study, cell, folder=beside, updates=_known_updates(study, folder, cell, beside))
         if study.compared_by == "perplexity" and isinstance(config, LanguageConfig):
-            own = [config.vocabulary, config.data.text]
+            learned_from = (config.data.text, config.data.valid_text, config.data.valid_text or config.data.valid_size)
+            own = [config.vocabulary, learned_from, config.start and config.start.run]
             first, expected = vocabularies.setdefault(cell.data, (cell, own))
             if own != expected:
                 raise ConfigError(
-                    f"{study.name}: the runs {first.name} and {cell.name} differ in vocabulary or data.text; perplexity per token compares "
-                    "only models of one vocabulary (metric: bits per byte compares others)"
+                    f"{study.name}: the runs {first.name} and {cell.name} differ in vocabulary, training text or start.run; perplexity per "
+                    "token compares only models of one vocabulary (metric: bits per byte compares others)"
                 )
         try:
             TASKS[study.task].training.check(config)
+            if config.start is None:
+                check_vocabulary(config.vocabulary.kind, config.vocabulary.size, config.vocabulary.min_count)
+            if study.checkpoints and cast(TranslationConfig, config).data.valid_source is None:
+                raise ConfigError("checkpoints: true needs data.valid_source and data.valid_target")
         except ConfigError as error:
             raise ConfigError(f"{study.name}: the run {cell.name}: {error}") from error
         if result_file(folder, cell).exists():
@@ -230,9 +236,10 @@ def check_study(study: StudyConfig, folder: Path, *, beside: Path) -> None:
                     f"{folder}: the run {cell.name} is damaged, or of another study; take another folder ({error})"
                 ) from error
             if changed := describe_changes(done, config):
+                weights = "" if training_settings(done) == training_settings(config) else f" and {folder / RUNS / cell.name}"
                 raise ConfigError(
                     f"{folder}: the run {cell.name} was done with other settings: {'; '.join(changed[:5])}; take another folder, or remove "
-                    f"{result_file(folder, cell)} and {folder / RUNS / cell.name}"
+                    f"{result_file(folder, cell)}{weights}"
                 )
 
 
@@ -293,14 +300,14 @@ def _do(study: StudyConfig, folder: Path, cell: StudyCell, config: RunConfig, tr
     path, run, test = folder / CONFIGS / f"{cell.name}.yaml", folder / RUNS / cell.name, study.data[cell.data].test
     write_files({path: dump_config(config).encode()})
     (folder / RUNS).mkdir(exist_ok=True)
-    copied = _copy_equal_run(study, folder, cell, config)
+    reuse_training(study, folder, cell, config)
+    copied = copied_from(folder, cell.name)
     command = train_command(study, _from_here(path), _from_here(run))
     done_before = (run / "log.jsonl").exists() and any(event["event"] == "done" for event in _events(run))
     megabytes = train(command, folder / RUNS / f"{cell.name}.log")
     if changed := difference(tested, TestSets(folder).of(config, test)):
         raise TrainingError(f"data.{cell.data}.test: {', '.join(changed)} changed during the study, whose runs need one test set")
-    decoding = getattr(config, "decoding", None)
-    measured = measure_run(study.task, run, test, metric=study.metric, decoding=decoding)
+    measured = measure_run(study.task, run, test, metric=study.metric)
     return _training_figures(run) | {
         "cell": cell.model_dump(),
         "command": shlex.join(command),
@@ -312,10 +319,10 @@ def _do(study: StudyConfig, folder: Path, cell: StudyCell, config: RunConfig, tr
         "counts": measured.counts.tolist(),
         "lines_per_second": measured.lines / measured.seconds if measured.seconds else None,
         "parameters": _parameters(run),
-        "megabytes": _kept(folder, copied or cell, "megabytes") if done_before else megabytes,
-        "equal_to": copied.name if copied else _kept(folder, cell, "equal_to"),
+        "megabytes": _kept_memory(folder, copied or cell.name) if done_before else megabytes,
+        "equal_to": copied,
         "attention": attention_of(study.task, run, test),
-        "selection": checkpoint_selection(run, test, metric=study.metric, decoding=decoding)._asdict() if study.checkpoints else None,
+        "selection": checkpoint_selection(run, test, metric=study.metric)._asdict() if study.checkpoints else None,
         "methods": explained_run(study, cell, run) if study.methods else None,
     }
 
@@ -325,37 +332,11 @@ def _from_here(path: Path) -> Path:
     return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
 
 
-def _copy_equal_run(study: StudyConfig, folder: Path, cell: StudyCell, config: RunConfig) -> StudyCell | None:
-    """Copy a finished run of the same training, such as that of a variant that leaves out what two data sets differ in.
-
-    Returns:
-        The run that was copied; None if there is none, the cell has a run, or copying fails.
-    """
-    run, own = folder / RUNS / cell.name, training_settings(config)
-    for other in study_cells(study):
-        equal, made = folder / RUNS / other.name, folder / CONFIGS / f"{other.name}.yaml"
-        if run.exists() or other == cell or not result_file(folder, other).exists() or not (equal / "model").exists() or not made.exists():
-            continue
-        if training_settings(load_config(made, kind=type(config))) != own:
-            continue
-        draft = run.with_name(f".{run.name}.{uuid.uuid4().hex}")
-        try:
-            shutil.copytree(equal, draft)
-            draft.rename(run)
-            return other
-        except OSError as error:  # trained instead
-            progress.message(f"{cell.name}: the equal run {other.name} cannot be copied ({error})", warning=True)
-            return None
-        finally:
-            shutil.rmtree(draft, ignore_errors=True)
-    return None
-
-
-def _kept(folder: Path, cell: StudyCell, name: str) -> Any:
+def _kept_memory(folder: Path, name: str) -> float | None:
     # What only the training of a run tells, from its earlier measurement.
-    for path in (result_file(folder, cell), earlier_file(folder, cell)):
+    for place in (RESULTS, EARLIER):
         with suppress(OSError, ValueError, AttributeError):
-            return parse_json(path.read_bytes()).get(name)
+            return parse_json((folder / place / f"{name}.json").read_bytes()).get("megabytes")
     return None
 
 
@@ -442,10 +423,10 @@ def _parameters(run: Path) -> int:
         return sum(math.prod(file.get_slice(name).get_shape()) for name in names)
 
 
-def _known_updates(study: StudyConfig, folder: Path, cell: StudyCell) -> int | None:
+def _known_updates(study: StudyConfig, folder: Path, cell: StudyCell, beside: Path) -> int | None:
     # Result of the trial for a budget of seconds or tokens.
     budget = study.budget
-    if budget is None or budget.updates is not None or not (kept := _trial_file(folder, cell)).exists():
+    if budget is None or budget.updates is not None or not (kept := _trial_file(study, folder, cell, beside)).exists():
         return None
     try:
         found = parse_json(kept.read_bytes())
@@ -456,27 +437,31 @@ def _known_updates(study: StudyConfig, folder: Path, cell: StudyCell) -> int | N
         raise ConfigError(f"{kept}: damaged; remove it to measure the variant again") from error
 
 
-def _trial_file(folder: Path, cell: StudyCell) -> Path:
-    return folder / TRIALS / f"{cell.data}-{cell.variant}.json"
+def _trial_file(study: StudyConfig, folder: Path, cell: StudyCell, beside: Path) -> Path:
+    # One trial for all seeds, and for all variants of the same training.
+    first = cell.model_copy(update={"seed": study.seeds[0]})
+    own = training_settings(cell_config(study, first, folder=beside))
+    return folder / TRIALS / f"{cell.data}-{hashlib.sha256(own.encode()).hexdigest()[:16]}.json"
 
 
 def _updates(study: StudyConfig, folder: Path, cell: StudyCell, beside: Path, train: Trainer) -> int | None:
     """Return the updates that a budget of seconds or tokens allows, measured once by a short training; otherwise None."""
     if study.budget is None or study.budget.updates is not None:
         return None
-    if (known := _known_updates(study, folder, cell)) is not None:
+    if (known := _known_updates(study, folder, cell, beside)) is not None:
         return known
     config = cell_config(study, cell, folder=beside, updates=sum(TRIAL_UPDATES))
     limits = {"log_every": TRIAL_UPDATES[0], "evaluate_every": 10**9, "save_every": 10**9}
     config = config.model_copy(update={"training": config.training.model_copy(update=limits)})
-    (folder / TRIALS).mkdir(parents=True, exist_ok=True)
+    path, log = (folder / TRIALS / f"{cell.name}.{end}" for end in ("yaml", "log"))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_files({path: dump_config(config).encode()})
     with tempfile.TemporaryDirectory(dir=folder / TRIALS) as name:
-        path, run = Path(name) / "config.yaml", Path(name) / "run"
-        write_files({path: dump_config(config).encode()})
-        train(train_command(study, path, run), Path(name) / "log")
+        run = Path(name) / "run"
+        train(train_command(study, path, run), log)
         trained = [event for event in _events(run) if event["event"] == "train"]
         seconds = (trained[-1]["seconds"] - trained[0]["seconds"]) / (trained[-1]["step"] - trained[0]["step"])
         tokens = seconds * statistics.mean(event["tokens_per_second"] for event in trained[1:])
     # One figure for all seeds, from the first worker.
-    _put_once(_trial_file(folder, cell), json.dumps({"seconds_per_update": seconds, "tokens_per_update": tokens}) + "\n")
-    return _known_updates(study, folder, cell)
+    _put_once(_trial_file(study, folder, cell, beside), json.dumps({"seconds_per_update": seconds, "tokens_per_update": tokens}) + "\n")
+    return _known_updates(study, folder, cell, beside)

@@ -6,13 +6,12 @@ import math
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from regard.config import DecodingConfig, TranslationConfig
+from regard.config import TranslationConfig
 from regard.config.study import METRICS
 from regard.data.captions import read_captions
 from regard.data.image_features import FeatureFile
@@ -20,7 +19,7 @@ from regard.data.lines import read_lines
 from regard.data.parallel import SentencePair, read_pairs
 from regard.data.running_text import encode_text, text_size
 from regard.errors import ConfigError, DataError
-from regard.metrics import bleu, chrf
+from regard.metrics import bleu, chrf, exact_match
 from regard.metrics.caption import caption_bleu_counts
 from regard.metrics.significance import item_counts
 from regard.tasks.attention_records import attention_records
@@ -64,9 +63,7 @@ class RunMeasures(NamedTuple):
     by_length: tuple[tuple[str, int, float], ...] = ()
 
 
-def measure_run(
-    task: str, run: Path, test: Mapping[str, str], *, metric: str | None = None, decoding: DecodingConfig | None = None
-) -> RunMeasures:
+def measure_run(task: str, run: Path, test: Mapping[str, str], *, metric: str | None = None) -> RunMeasures:
     """Measure a run of any task on a test set.
 
     Args:
@@ -74,7 +71,6 @@ def measure_run(
         run: its folder.
         test: the files, named as in `regard.config.study.TEST_FILES`.
         metric: the main score, one of `regard.config.study.METRICS`; None: the first of the task's.
-        decoding: decoding settings of translations and captions; None: the run's.
 
     Raises:
         RegardError: a damaged run, bad data.
@@ -86,8 +82,8 @@ def measure_run(
         regard.errors.CheckpointError: no-such-run: no such run folder
     """
     measures: dict[str, Callable[[Path, Mapping[str, str], str], RunMeasures]] = {
-        "translation": partial(_translation, decoding=decoding),
-        "captioning": partial(_captioning, decoding=decoding),
+        "translation": _translation,
+        "captioning": _captioning,
         "classification": _labels,
         "entailment": _labels,
         "lm": _language,
@@ -95,12 +91,12 @@ def measure_run(
     return measures[task](run, test, METRICS[task][0] if metric is None else metric)
 
 
-def _translation(run: Path, test: Mapping[str, str], metric: str, *, decoding: DecodingConfig | None) -> RunMeasures:
+def _translation(run: Path, test: Mapping[str, str], metric: str) -> RunMeasures:
     translator = Translator.open(run)
     translator.use_images(None, names=test.get("second_source"))
     pairs = pairs_of(translator.run.config, test)
     links = known_links(test) if translator.run.config.model.attends else None
-    found = evaluate_translation(translator, pairs, links=links, decoding=decoding)
+    found = evaluate_translation(translator, pairs, links=links)
     translator.run.vocabularies.tell_missing_images()
     references = [pair[1] for pair in pairs]
     if metric == "exact match":
@@ -124,11 +120,11 @@ def pairs_of(config: TranslationConfig, test: Mapping[str, str]) -> list[Sentenc
     return read_pairs(test["source"], test.get("target"), second, languages=config.data.languages)
 
 
-def _captioning(run: Path, test: Mapping[str, str], metric: str, *, decoding: DecodingConfig | None) -> RunMeasures:
+def _captioning(run: Path, test: Mapping[str, str], metric: str) -> RunMeasures:
     captioner = Captioner.open(run)
     examples = read_captions(test["captions"], test.get("images"), split=test.get("split"))
     features = FeatureFile(test["features"]) if "features" in test else None
-    found = evaluate_captioning(captioner, examples, features=features, decoding=decoding)
+    found = evaluate_captioning(captioner, examples, features=features)
     if metric == "BLEU-4":
         # The corpus value is not the mean over images.
         kind, counts = "caption-bleu", caption_bleu_counts(examples.references, [item.text for item in found.captions])
@@ -186,16 +182,13 @@ class CheckpointSelection(NamedTuple):
     points: list[tuple[int, float, float]]
 
 
-def checkpoint_selection(
-    run: Path, test: Mapping[str, str], *, metric: str | None = None, decoding: DecodingConfig | None = None
-) -> CheckpointSelection:
+def checkpoint_selection(run: Path, test: Mapping[str, str], *, metric: str | None = None) -> CheckpointSelection:
     """Measure every kept checkpoint of a translation run that validation could choose. Li et al. 2019, Table 2.
 
     Args:
         run: its folder, with `training.keep_checkpoints` checkpoints.
         test: see `measure_run`.
         metric: see `measure_run`.
-        decoding: see `measure_run`.
 
     Raises:
         ConfigError: the run has no validation files of its own.
@@ -215,16 +208,14 @@ def checkpoint_selection(
         read_pairs(data.valid_source, data.valid_target, data.valid_second_source, languages=data.languages),
         pairs_of(translator.run.config, test),
     ]
-    score = chrf if metric == "chrF2" else bleu
+    score = {"chrF2": chrf, "exact match": exact_match}.get(metric or "", bleu)
     for path in list_checkpoints(run):
         progress = read_state(path)["progress"]
         if progress["evaluated_step"] != progress["step"]:
             continue  # saved only because of a signal
         load_weights(path, translator.run.model)
         found = [
-            score(
-                [item.text for item in translator.translate([pair[0] for pair in pairs], decoding=decoding)], [pair[1] for pair in pairs]
-            ).value
+            score([item.text for item in translator.translate([pair[0] for pair in pairs])], [pair[1] for pair in pairs]).value
             for pairs in sets
         ]
         points.append((int(path.name.removeprefix("step-")), *found))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import NoneType
 from typing import Any, NamedTuple
@@ -193,16 +193,16 @@ def _row(study: StudyConfig, data: str, variant: str, runs: Sequence[dict[str, A
         },
         {size: statistics.mean(run["attention"].get("areas", {}).get(size, 0.0) for run in runs) for size in sorted(sizes, key=int)},
         [(run["selection"]["rank"], run["selection"]["of"]) for run in runs if run.get("selection")],
-        {words: statistics.mean(dict(zip(*_lengths(run), strict=True))[words] for run in runs) for words in _lengths(runs[0])[0]},
+        _by_length(runs),
         study.data[data].published.get(variant),
         runs[0]["command"],
     )
 
 
-def _lengths(run: dict[str, Any]) -> tuple[list[str], list[float]]:
-    # One test set for all runs of a row: the same lengths, the same sentences.
-    found = run.get("by_length") or []
-    return [words for words, _, _ in found], [score for _, _, score in found]
+def _by_length(runs: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    # Rows that all runs have, of as many sentences: another version may have measured some of the runs.
+    found = [{(words, count): score for words, count, score in run.get("by_length") or []} for run in runs]
+    return {row[0]: statistics.mean(each[row] for each in found) for row in found[0] if all(row in each for each in found)}
 
 
 def _median(values: Sequence[float | None]) -> float | None:

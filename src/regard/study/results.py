@@ -18,7 +18,7 @@ from regard.strict_json import parse_json
 from regard.tasks.captioning_data import caption_images_digest
 from regard.tasks.run_folder import DATA
 
-RUNS, RESULTS, EARLIER, FAILED = "runs", "results", "earlier_results", "failed"
+CONFIGS, RUNS, RESULTS, EARLIER, FAILED = "configs", "runs", "results", "earlier_results", "failed"
 VALUES = ("link_unit", "split")
 """Entries of a test set that are no files; `split` may be one."""
 Tested = dict[str, str]

@@ -17,11 +17,12 @@ def bound_free_memory(kept: int) -> bool:
     """Keep memory constant over many requests or batches of different sizes; call it before the first thread starts.
 
     By default each thread has its own arena, which keeps freed memory up to a growing threshold: used bytes are constant while the process
-    grows. The environment (`MALLOC_ARENA_MAX`, `MALLOC_MMAP_THRESHOLD_`, `MALLOC_TRIM_THRESHOLD_`) takes precedence.
+    grows. The environment (`MALLOC_ARENA_MAX`, `MALLOC_MMAP_THRESHOLD_`, `MALLOC_TRIM_THRESHOLD_`, and the same in `GLIBC_TUNABLES`) takes
+    precedence.
 
     Args:
-        kept: bytes. More free memory at the end of the one arena is returned to the system; so are, when freed, allocations that are larger,
-            or larger than `LARGEST_THRESHOLD`.
+        kept: bytes. More free memory at the end of the one arena is returned to the system; so are, when freed, allocations larger than it
+            or than `LARGEST_THRESHOLD`.
 
     Returns:
         Whether the allocator is glibc's; otherwise (musl, macOS, Windows) nothing changes.
@@ -36,11 +37,12 @@ def bound_free_memory(kept: int) -> bool:
     except (AttributeError, OSError, TypeError):  # no glibc; Windows has no library of the process
         return False
     settings = {
-        M_ARENA_MAX: ("MALLOC_ARENA_MAX", 1),
-        M_MMAP_THRESHOLD: ("MALLOC_MMAP_THRESHOLD_", min(kept, LARGEST_THRESHOLD)),
-        M_TRIM_THRESHOLD: ("MALLOC_TRIM_THRESHOLD_", kept),
+        M_ARENA_MAX: ("arena_max", 1),
+        M_MMAP_THRESHOLD: ("mmap_threshold", min(kept, LARGEST_THRESHOLD)),
+        M_TRIM_THRESHOLD: ("trim_threshold", kept),
     }
-    for parameter, (variable, value) in settings.items():
-        if variable not in os.environ:
+    for parameter, (name, value) in settings.items():
+        variable = f"MALLOC_{name.upper()}" + ("" if name == "arena_max" else "_")
+        if not os.environ.get(variable) and f"glibc.malloc.{name}=" not in os.environ.get("GLIBC_TUNABLES", ""):
             library.mallopt(parameter, value)
     return True

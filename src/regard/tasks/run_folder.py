@@ -12,6 +12,7 @@ and the files of the task, such as vocabularies.
 from __future__ import annotations
 
 import glob
+import hashlib
 import json
 import os
 import shutil
@@ -33,7 +34,7 @@ from regard.data.vocabulary import Vocabulary
 from regard.errors import CheckpointError, ConfigError, DataError, os_reason
 from regard.input_files import folder_names
 from regard.strict_json import parse_json
-from regard.training.atomic_folder import MANIFEST, STATE, to_disk, verify_folder
+from regard.training.atomic_folder import MANIFEST, STATE, seal_run_files, to_disk, verify_folder
 from regard.training.checkpoint import check_run_files, list_checkpoints, weights_file
 from regard.training.lock import LOCK
 from regard.training.precision import fastest_precision, is_emulated
@@ -393,6 +394,31 @@ def check_inside(folder: Path) -> None:
                 raise CheckpointError(f"{path}: leads out of the run folder; put a copy of what it leads to in its place")
             if not path.is_file() and not path.is_dir() and os.path.lexists(path):  # else a training has removed it meanwhile
                 raise CheckpointError(f"{path}: expected a file or a folder, found {'a broken link' if path.is_symlink() else 'neither'}")
+
+
+def change_decoding(folder: Path, config: RunConfig, *, made_by_decoding: Sequence[str] = ()) -> None:
+    """Give a run folder the decoding settings of another configuration; checkpoints and weights accept the changed file.
+
+    Args:
+        folder: of a run that nothing else uses. If the process dies, the same call goes on.
+        config: of the same task.
+        made_by_decoding: files that depend on these settings; removed if they change.
+
+    Raises:
+        CheckpointError: not a run folder, or damaged.
+    """
+    decoding, own = getattr(config, "decoding", None), read_config(folder, type(config))
+    if decoding is None or decoding == getattr(own, "decoding", None):
+        return
+    content = dump_config(own.model_copy(update={"decoding": decoding})).encode()
+    try:
+        for name in made_by_decoding:
+            (folder / name).unlink(missing_ok=True)
+        for sealed in filter(Path.is_dir, (folder / "model", *list_checkpoints(folder))):
+            seal_run_files(sealed, {CONFIG: hashlib.sha256(content).hexdigest()})
+    except OSError as error:
+        raise CheckpointError(f"{folder}: its decoding settings cannot be changed ({os_reason(folder, error)})") from error
+    write_files({folder / CONFIG: content})  # last: until then the settings differ
 
 
 def _check_same(folder: Path, config: RunConfig, digests: Mapping[str, str]) -> None:

@@ -192,7 +192,7 @@ def encode_corpus(pairs: Sequence[SentencePair], vocabularies: Vocabularies, *, 
         texts = [[whole_characters(pair[side]).encode() for pair in pairs] for side in (0, 1)]
         kept, sides = _usable(texts, encoders, max_length, left_out)
     if not kept.any():
-        raise _nothing_left(name, left_out, max_length)
+        raise _nothing_left(name, left_out, f"data.max_length ({max_length} tokens)")
     chosen = [pairs[number] for number in np.flatnonzero(kept).tolist()]
     return Corpus(sides[0].chosen(kept), sides[1].chosen(kept), left_out, pairs=chosen)
 
@@ -269,7 +269,7 @@ class TrainingText:
             "format": 2,
             "text": self._text.digests,
             "vocabularies": [file_digest(path) for path in files],
-            "max_length": data.max_length,
+            "max_length": data.longest_trained,
             "held_out": [data.valid_size, self._seed] if self._held else None,
         }
         if data.languages is not None:
@@ -309,7 +309,8 @@ class TrainingText:
                 self._encode(parts[0], vocabularies, 0, 1, advance=encoding.advance)
             _join(folder, parts, self._token_files(vocabularies), kept)
         if not kept["pairs"]:
-            raise _nothing_left("training data", kept["left_out"], self._data.max_length)
+            key = "max_length" if self._data.longest_trained == self._data.max_length else "max_training_length"
+            raise _nothing_left("training data", kept["left_out"], f"data.{key} ({self._data.longest_trained} tokens)")
         if self._links is not None and not (folder / "links.ids").stat().st_size:
             raise DataError(f"{self._links.name}: links no words of any pair that can be used")
 
@@ -341,7 +342,7 @@ class TrainingText:
                     pairs = [[side[number].decode("utf-8", errors="replace") for side in texts[:2]] for number in numbers]
                     chosen += [(first + number, *pair) for number, pair in zip(numbers, pairs, strict=True)]
                 kept = [[line for number, line in enumerate(side, first) if number not in held] for side in texts] if numbers else texts
-                usable, sides = _usable(kept[:2], encoders, self._data.max_length, left_out)
+                usable, sides = _usable(kept[:2], encoders, self._data.longest_trained, left_out)
                 sides = [tokens if usable.all() else tokens.chosen(usable) for tokens in sides]
                 if self._links is not None:
                     pairs_left = [number for number in range(first, first + size) if number not in held]
@@ -423,6 +424,6 @@ def _usable(
     return kept, [side.tokens for side in sides]
 
 
-def _nothing_left(name: str, left_out: dict[str, int], max_length: int) -> DataError:
-    reasons = f"{left_out['empty']} with an empty side, {left_out['too long']} longer than data.max_length ({max_length} tokens)"
+def _nothing_left(name: str, left_out: dict[str, int], limit: str) -> DataError:
+    reasons = f"{left_out['empty']} with an empty side, {left_out['too long']} longer than {limit}"
     return DataError(f"{name}: no sentence pair can be used: {reasons}")

@@ -102,8 +102,8 @@ def _check_inputs(config: TranslationConfig) -> None:
     image = None if config.second is None else config.second.image
     if data.images is not None and image is None:
         raise ConfigError("data.images: needs a model that reads images, such as model.second.image.size=64")
-    if image is not None and data.max_length < image.cells:
-        raise ConfigError(f"data.max_length: {data.max_length}, but an image of {image.size} pixels has {image.cells} cells")
+    if image is not None and data.longest_trained < image.cells:
+        raise ConfigError(f"data.max_length: {data.longest_trained}, but an image of {image.size} pixels has {image.cells} cells")
     # Settings without files are possible, such as for `--print-config`.
     if two and data.source is not None and data.second_source is None:
         raise ConfigError("model.second: needs data.second_source (--second-source FILE), line by line with the sources")

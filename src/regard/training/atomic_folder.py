@@ -63,8 +63,7 @@ def write_folder(
         _write_json(temporary / STATE, state)
         on_event(STATE)
         sums = {path.name: file_sha256(path) for path in sorted(temporary.iterdir())}
-        manifest = {"format": FORMAT, "files": sums, "run_files": dict(run_files)}
-        _write_json(temporary / MANIFEST, {**manifest, "sha256": _own_sha256(manifest)})
+        _write_manifest(temporary / MANIFEST, {"format": FORMAT, "files": sums, "run_files": dict(run_files)})
         on_event(MANIFEST)
         to_disk(temporary)
         on_event("rename")
@@ -115,6 +114,25 @@ def verify_folder(folder: Path, only: Iterable[str] | None = None) -> dict[str, 
         if found != sums[name]:
             raise CheckpointError(f"{file}: is damaged (its sha256 is not the one in {MANIFEST})")
     return manifest
+
+
+def seal_run_files(folder: Path, run_files: Mapping[str, str]) -> None:
+    """Put other sums of the run's own files into the manifest of a folder.
+
+    Args:
+        folder: written by `write_folder`.
+        run_files: name -> sha256.
+
+    Raises:
+        CheckpointError: see `verify_folder`.
+    """
+    manifest = verify_folder(folder, only=())
+    _write_manifest(folder / (TEMPORARY + MANIFEST), {**manifest, "run_files": {**manifest["run_files"], **run_files}})
+    (folder / (TEMPORARY + MANIFEST)).replace(folder / MANIFEST)
+
+
+def _write_manifest(path: Path, manifest: Mapping[str, Any]) -> None:
+    _write_json(path, {**manifest, "sha256": _own_sha256(manifest)})
 
 
 def _plain(name: str) -> bool:
