@@ -10,10 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from regard.config import DecodingConfig, TranslationConfig
 from regard.errors import CheckpointError
-from regard.tasks import Translator
+from regard.tasks import Translator, run_folder, train_translation
 from regard.tasks.confidence import FILE, MIN_PAIRS, Calibration, calibrate, figures, read_calibration, rising_curve, write_calibration
 from regard.tasks.confidence_training import calibrate_on, observed
+from regard.tasks.run_folder import change_decoding, read_config
 from tests.serve.driver import Site
 from tests.tasks.tiny import TEXTS, trained, translator
 
@@ -77,6 +79,36 @@ def test_a_training_with_enough_validation_pairs_stores_it(tmp_path: Path) -> No
     assert stored.pairs >= MIN_PAIRS
     rows, scores = observed(Translator.open(run), list(zip(TEXTS, TEXTS[::-1], strict=True)))
     assert stored.expect_all(rows).mean() == pytest.approx(scores.mean(), abs=5)
+
+
+def test_other_decoding_settings_need_another_calibration_and_no_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = {side: tmp_path / side for side in ("valid_source", "valid_target")}
+    for path in files.values():
+        path.write_text("\n".join(TEXTS * (MIN_PAIRS // len(TEXTS) + 1)) + "\n", encoding="utf-8")
+    run = trained(tmp_path, data={side: str(path) for side, path in files.items()}, training={"keep_checkpoints": 2})
+    before, weights = read_calibration(run), (run / "model" / "model.safetensors").read_bytes()
+    shorter = read_config(run, TranslationConfig).model_copy(update={"decoding": DecodingConfig(max_length=3)})
+    calls, seal = 0, run_folder.seal_run_files
+
+    def dies(*given: Any) -> None:
+        nonlocal calls
+        calls += 1
+        if calls == 2:
+            raise OSError(28, "No space left on device")
+        seal(*given)
+
+    monkeypatch.setattr(run_folder, "seal_run_files", dies)
+    with pytest.raises(CheckpointError, match=r"run: its decoding settings cannot be changed \(.*No space left"):
+        change_decoding(run, shorter, made_by_decoding=(FILE,))
+    change_decoding(run, shorter, made_by_decoding=(FILE,))
+    assert read_calibration(run) is None
+    assert train_translation(shorter, run).step == 2
+    assert (run / "model" / "model.safetensors").read_bytes() == weights
+    assert read_config(run, TranslationConfig).decoding.max_length == 3
+    assert read_calibration(run) not in (None, before)
+    once = read_calibration(run)
+    change_decoding(run, shorter, made_by_decoding=(FILE,))
+    assert read_calibration(run) == once
 
 
 def test_too_few_pairs_are_no_calibration() -> None:
