@@ -24,13 +24,12 @@ TRAININGS = {
     "language model, plain attention": "lm_plain",
     "Transformer": "multi30k_transformer",
     "recurrent, additive": "multi30k_bahdanau",
-    "recurrent, general, input feeding": "multi30k_luong",
 }
 WAYS: dict[str, dict[str, str]] = {
     "kept": {},
     "returned": dict.fromkeys(("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_"), str(1 << 20)),
 }
-ROUNDS, UPDATES, EVERY = 3, 60, 10
+ROUNDS, UPDATES, EVERY = 2, 40, 10
 
 
 class Found(NamedTuple):
