@@ -4,7 +4,8 @@
 
 FOLDER holds `multi30k/task1/raw`. The same `regard train`, one worker, takes turns with two settings of the C library: what the command
 sets, and with `MALLOC_MMAP_THRESHOLD_` and `MALLOC_TRIM_THRESHOLD_` of 1 MiB, at which every larger tensor is returned when it is freed.
-Speed: median of the log's tokens/s after the first updates. Page faults: of the whole process, by update.
+Speed: median of the log's tokens/s after the first updates. Page faults: of the whole process, by update. Refuses
+ways that give different weights.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from harness import RESULTS, ROOT, interleaved, machine, median, multi30k_files, options, ratio, training_of, write
+from harness import RESULTS, ROOT, interleaved, machine, multi30k_files, options, ratio, training_of, write
 
 TRAININGS = {
     "language model, plain attention": "lm_plain",
@@ -33,11 +34,12 @@ ROUNDS, UPDATES, EVERY = 2, 40, 10
 
 
 class Found(NamedTuple):
-    """Tokens per second, MiB at most, and page faults by update of a training."""
+    """Tokens per second, MiB at most, and page faults by update of a training; sha256 of its weights."""
 
     speed: float
     mib: float
     faults: float
+    weights: str
 
 
 def train(config: str, raw: Path, updates: int, environment: dict[str, str], number: int) -> Found:
@@ -56,8 +58,24 @@ def train(config: str, raw: Path, updates: int, environment: dict[str, str], num
         _, status, used = os.wait4(process.pid, 0)
         if status:
             raise SystemExit(f"{config}: the training ended with {status}")
-        speeds = [event["tokens_per_second"] for event in training_of(out).events if event["event"] == "train"]
-    return Found(statistics.median(speeds[1:]), used.ru_maxrss / 1024, used.ru_minflt / updates)
+        events = training_of(out).events
+    speeds = [event["tokens_per_second"] for event in events if event["event"] == "train"]
+    return Found(statistics.median(speeds[1:]), used.ru_maxrss / 1024, used.ru_minflt / updates, events[-1]["weights_sha256"])
+
+
+def row(title: str, found: dict[str, list[Found]]) -> list[Any]:
+    """Return the row of a training.
+
+    Raises:
+        SystemExit: the ways gave different weights.
+    """
+    if len({one.weights for each in found.values() for one in each}) > 1:
+        raise SystemExit(f"{title}: different weights")
+    cells: list[Any] = [title, *(round(statistics.median(one.speed for one in each)) for each in found.values())]
+    for figure in ("speed", "mib"):
+        kept, returned = ([getattr(one, figure) for one in each] for each in found.values())
+        cells.append("{} ({}-{})".format(*ratio(kept, returned)))
+    return [*cells, *(round(statistics.median(one.faults for one in each)) for each in found.values())]
 
 
 def main() -> None:
@@ -74,11 +92,7 @@ def main() -> None:
     for title, config in TRAININGS.items():
         contenders = {name: partial(train, config, raw, arguments.updates, way) for name, way in WAYS.items()}
         found = results[title] = interleaved(contenders, arguments.rounds)
-        row: list[Any] = [title, *(median([one.speed for one in each], 0) for each in found.values())]
-        for figure in ("speed", "mib"):
-            kept, returned = ([getattr(one, figure) for one in each] for each in found.values())
-            row.append("{} ({}-{})".format(*ratio(kept, returned)))
-        rows.append([*row, *(median([one.faults for one in each], 0) for each in found.values())])
+        rows.append(row(title, found))
         print(*rows[-1], sep="\t", flush=True)
         write(arguments.out, columns, rows, note, results=results)
 
