@@ -17,9 +17,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from harness import RESULTS, comparison_cells, machine, median, options, spread, write
-from scenes import HARD, SHOW, measure, train, write_set
+from scenes import HARD, SHOW, measure, scene_sets, train
 
-from regard.data.synthetic.scene_files import read_scenes
 from regard.data.synthetic.scenes import Scene
 from regard.metrics.seeds import RunScore, compare_seeds, run_score
 from regard.tasks.captioning_prediction import Captioner
@@ -91,10 +90,7 @@ def main() -> None:
     parser.add_argument("--test", type=int, default=1000, help="test scenes")
     parser.add_argument("--updates", type=int, default=2500)
     arguments = parser.parse_args()
-    captions = write_set(arguments.runs, "train", arguments.train, 0, "convention")
-    test = write_set(arguments.runs, "test", arguments.test, 10_000_000, "convention")
-    scenes = read_scenes(arguments.runs / "test.regions.jsonl")
-    pictures = [arguments.runs / line.partition("\t")[0] for line in test.read_text(encoding="utf-8").splitlines()]
+    captions, scenes, pictures = scene_sets(arguments.runs, arguments.train, arguments.test)
     note = (
         f"`python benchmarks/hard_attention.py`: {len(scenes)} new scenes of three objects, {arguments.updates} updates, greedy captions, "
         "median [min, max] over the seeds. Truth is checked by program. Difference: of true captions, from the second row. Pointing: the "

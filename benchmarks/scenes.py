@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from harness import RESULTS, Table, machine, options, regard, training_of
@@ -104,6 +104,21 @@ def write_set(folder: Path, name: str, count: int, start: int, order: str) -> Pa
     return captions
 
 
+class SceneSets(NamedTuple):
+    """Training scenes and new ones: the file of training captions, the test scenes and their pictures."""
+
+    captions: Path
+    scenes: list[Scene]
+    pictures: list[Path]
+
+
+def scene_sets(folder: Path, train: int, test: int, order: str = "convention") -> SceneSets:
+    """Write numbers of training and test scenes, unless they are there, and read the test scenes."""
+    captions, new = write_set(folder, "train", train, 0, order), write_set(folder, "test", test, 10_000_000, order)
+    pictures = [folder / line.partition("\t")[0] for line in new.read_text(encoding="utf-8").splitlines()]
+    return SceneSets(captions, read_scenes(folder / "test.regions.jsonl"), pictures)
+
+
 def train(run: Path, captions: Path, settings: Sequence[str], updates: int) -> None:
     """Train, or resume, with a `regard` command; its output goes through."""
     words = ["train", "captioning", "--captions", str(captions), "--out", str(run), *COMMON, *settings]
@@ -175,10 +190,7 @@ def main() -> None:
         title, settings, updates = models[name]
         order = "free" if name == "free" else "convention"
         data = arguments.runs / f"data_{order}_{arguments.train}"
-        captions = write_set(data, "train", arguments.train, 0, order)
-        test = write_set(data, "test", arguments.test, 10_000_000, order)
-        scenes = read_scenes(data / "test.regions.jsonl")
-        pictures = [data / line.partition("\t")[0] for line in test.read_text(encoding="utf-8").splitlines()]
+        captions, scenes, pictures = scene_sets(data, arguments.train, arguments.test, order)
         run = arguments.runs / f"scenes_{name}"
         train(run, captions, [*settings, *arguments.settings], arguments.updates or updates)
         captioner = Captioner.open(run)

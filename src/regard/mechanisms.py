@@ -358,6 +358,7 @@ MECHANISMS = (
         "Wang 2018, Eq. 2",
         "f = exp(x_i . x_j); C = sum_j f",
         Cost("O(B S D C + B T S D)", "O(B T S)"),
+        "model.encoder.non_local=gaussian",
     ),
     Mechanism(
         "non-local embedded gaussian",
@@ -366,6 +367,7 @@ MECHANISMS = (
         "Wang 2018, Eq. 3",
         "f = exp((W_theta x_i) . (W_phi x_j)); C = sum_j f",
         _PAIRS,
+        "model.encoder.non_local=embedded_gaussian",
     ),
     Mechanism(
         "non-local dot",
@@ -374,6 +376,7 @@ MECHANISMS = (
         "Wang 2018, Eq. 4",
         "f = (W_theta x_i) . (W_phi x_j); C = S",
         Cost("O(B (T + S) (D C + C^2)); with weights as embedded gaussian", "O(B C^2); with weights O(B T S)"),
+        "model.encoder.non_local=dot",
     ),
     Mechanism(
         "non-local concat",
@@ -382,5 +385,6 @@ MECHANISMS = (
         "Wang 2018, Eq. 5",
         "f = relu(w_f . [W_theta x_i; W_phi x_j]); C = S",
         _PAIRS,
+        "model.encoder.non_local=concat",
     ),
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, cast, get_args
 
 import numpy as np
 import pytest
@@ -28,6 +28,7 @@ from regard.config import (
     validate,
 )
 from regard.config.captioning import CaptionTransformerConfig, ShowConfig
+from regard.config.images import NonLocalForm
 from regard.data.shortlist import Shortlist
 from regard.data.vocabulary import BOS, EOS
 from regard.errors import CheckpointError, ConfigError
@@ -180,6 +181,10 @@ CAPTIONERS = {
     "hard areas": ShowConfig(**cast(Any, {**SHOWN, "attention": "hard", "area": {"height": 2, "width": 3}})),
     "expected": ShowConfig(**cast(Any, {**SHOWN, "attention": "hard", "hard": {"mode": "expected"}})),
     "features": ShowConfig(**cast(Any, {**SHOWN, "encoder": {"type": "features", "grid": [2, 3], "dim": 5}, "area": {"height": 3}})),
+    **{
+        f"non-local {form}": ShowConfig(**cast(Any, {**SHOWN, "encoder": {"channels": [5, 7], "non_local": form}}))
+        for form in get_args(NonLocalForm)
+    },
     "transformer": CaptionTransformerConfig(**cast(Any, {**CELLS, "area": None})),
     "transformer areas": CaptionTransformerConfig(**cast(Any, {**CELLS, "area": {"width": 3, "value_mode": "mean"}, "norm": "pre"})),
 }
@@ -192,6 +197,9 @@ def test_a_captioner_gives_the_same_logits_and_weights(name: str, tmp_path: Path
     for path, statistic in model.named_buffers():
         if "running" in path:  # as training leaves them: not 0 and 1
             statistic.uniform_(0.5, 1.5)
+    for path, weight in model.named_parameters():
+        if path.endswith("non_local.output.weight"):  # not 0, which returns the input
+            torch.nn.init.normal_(weight)
     images = torch.randn(3, 6, 5) if name == "features" else torch.randn(3, 3, 19, 19)
     other = engine(model, CaptioningConfig(), tmp_path)
     cells = torch.full((3,), model.grid[0] * model.grid[1])

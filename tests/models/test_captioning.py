@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import torch
@@ -20,6 +20,7 @@ from regard.config.captioning import (
     SmallCNNConfig,
     TimmConfig,
 )
+from regard.config.images import NonLocalForm
 from regard.decoding import DecodingOptions, beam_search
 from regard.errors import ConfigError, MissingExtraError, ShapeError
 from regard.models.captioning import CaptionModel, CaptionTransformer, ShowAttendTell, build_captioner, grid_positions
@@ -331,6 +332,22 @@ def test_the_receptive_field_is_what_the_configuration_says(channels: tuple[int,
     for axis in (0, 1):
         places = seen.sum(axis).nonzero().squeeze(1)
         assert int(places[-1] - places[0]) + 1 == config.receptive_field
+
+
+@pytest.mark.parametrize("form", get_args(NonLocalForm))
+def test_with_a_non_local_block_every_cell_sees_the_whole_image(form: Any) -> None:
+    config = SmallCNNConfig(channels=(5, 7), non_local=form)
+    torch.manual_seed(3)
+    plain = SmallCNN(config.model_copy(update={"non_local": None}), 24).double().eval()
+    encoder = SmallCNN(config, 24).double().eval()
+    encoder.load_state_dict(plain.state_dict(), strict=False)
+    picture = torch.randn(1, 3, 24, 24, dtype=torch.float64, requires_grad=True)
+    close(encoder(picture), plain(picture))  # W_z starts at zero
+    assert encoder.non_local is not None
+    torch.nn.init.normal_(encoder.non_local.output.weight)
+    encoder(picture)[0, 0].sum().backward()
+    assert picture.grad is not None
+    assert picture.grad[0, :, -1, -1].abs().sum() > 0
 
 
 def test_a_depth_for_another_number_of_stages_is_refused() -> None:

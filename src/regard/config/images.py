@@ -12,6 +12,7 @@ from regard.config.base import MAX_LAYERS, MAX_RATE, MAX_SIZE, Frozen
 Size = Annotated[int, Field(ge=1, le=MAX_SIZE)]
 Depth = Annotated[int, Field(ge=0, le=MAX_LAYERS)]
 Shade = Annotated[float, Field(ge=-MAX_RATE, le=MAX_RATE)]
+NonLocalForm = Literal["gaussian", "embedded_gaussian", "dot", "concat"]
 KeyMode = Literal["mean", "features", "max", "sample", "concat", "max_concat", "sum", "sample_concat", "sample_sum"]
 
 
@@ -53,6 +54,10 @@ class SmallCNNConfig(Frozen):
         le=MAX_RATE,
         description="add row and column as two channels from -x to x; larger for images with little content; 0: none",
     )
+    non_local: NonLocalForm | None = Field(
+        default=None,
+        description="form of a non-local block on the grid (Wang et al. 2018), with which every cell sees all cells",
+    )
     dropout: float = Field(default=0.0, ge=0.0, lt=1.0, description="on the features")
     augment: AugmentConfig = Field(default=AugmentConfig(), description="of training images")
     start: str | None = Field(default=None, description="captioning run to take the encoder from; its encoder settings must be the same")
@@ -75,7 +80,7 @@ class SmallCNNConfig(Frozen):
 
     @property
     def receptive_field(self) -> int:
-        """Height and width in pixels of a cell's receptive field."""
+        """Height and width in pixels of a cell's receptive field, of the convolutions alone."""
         field, stride = 1, 1
         for depth in self.depths:
             field, stride = field + 2 * stride, 2 * stride

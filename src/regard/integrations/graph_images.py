@@ -8,9 +8,10 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
+from regard.attention import NonLocal
 from regard.errors import ConfigError
 from regard.integrations.graph import Graph, Value
-from regard.integrations.graph_parts import length_mask, linear
+from regard.integrations.graph_parts import length_mask, linear, normalize
 from regard.models.embedding import grid_positions
 from regard.models.image_embedding import ImageEmbedding
 from regard.models.image_encoder import GivenFeatures, ImageEncoder, SmallCNN
@@ -30,6 +31,8 @@ def image_features(encoder: ImageEncoder, graph: Graph, name: str = "images") ->
         weights = graph.weight(kernel, f"convolution.{number}.weight"), graph.weight(bias, f"convolution.{number}.bias")
         x = graph.add("Conv", x, *weights, kernel_shape=[3, 3], pads=[1, 1, 1, 1], strides=[convolution.stride[0]] * 2).apply("Relu")
     x = x.transpose(0, 2, 3, 1).reshape(0, cells, -1)
+    if encoder.non_local is not None:
+        x = _non_local(encoder.non_local, x, cells)
     if encoder.coordinates:
         end = encoder.coordinates
         places = torch.cartesian_prod(*(torch.linspace(-end, end, length) for length in encoder.grid)).unsqueeze(0)
@@ -52,6 +55,19 @@ def image_states(graph: Graph, embedding: ImageEmbedding) -> tuple[Value, Value,
     given = graph.add("Less", graph.integer(1), lengths).unsqueeze(1, 2)
     states = graph.add("Where", given, cells if embedding.cells_only else graph.concat([cells, end], 1), end)
     return states, lengths, length_mask(lengths, states.size(1))
+
+
+def _non_local(block: NonLocal, x: Value, cells: int) -> Value:
+    query, key = (x, x) if block.query is None or block.key is None else (linear(block.query, x), linear(block.key, x))
+    if block.vector is None:
+        scores = query @ key.transpose(0, 2, 1)
+    else:
+        vector, inner = block.vector.unsqueeze(1), block.inner_dim
+        name = x.graph.weights.name_of(block.vector)
+        of_query, of_key = x.graph.weight(vector[:inner], f"{name}.query"), x.graph.weight(vector[inner:], f"{name}.key")
+        scores = (query @ of_query + (key @ of_key).transpose(0, 2, 1)).apply("Relu")
+    weights = normalize(scores, None, block.normalizer) if block.form in ("gaussian", "embedded_gaussian") else scores / cells
+    return linear(block.output, weights @ linear(block.value, x)) + x
 
 
 @torch.no_grad()

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from regard import ops
+from regard.attention import NonLocal
 from regard.config.captioning import FeaturesConfig, ImageEncoderConfig, SmallCNNConfig, TimmConfig
 from regard.constructor_checks import Size, checked
 from regard.errors import ConfigError, MissingExtraError, ShapeError, missing_extra
@@ -40,17 +41,17 @@ class SmallCNN(ImageEncoder):
     """Stages of 3 x 3 convolutions, each followed by batch normalization and a ReLU; the first of each stage has stride 2.
 
     The receptive field of a cell is bounded (`SmallCNNConfig.receptive_field`), so that attention to a cell is attention to that part of
-    the image. (A norm over the whole image would mix all cells.)
+    the image. (A norm over the whole image would mix all cells, and so does `non_local`, a `regard.attention.NonLocal` behind the stages.)
 
     Batch normalization amplifies rare features: most cells are background, and with a norm per cell, or none, the few other cells vanish in
     the mean, and attention cannot start to learn. Training uses the statistics of each process' own batch.
 
     Args:
-        config: channels, further convolutions, coordinates, dropout, augmentation.
+        config: channels, further convolutions, non-local block, coordinates, dropout, augmentation.
         image_size: height and width in pixels.
 
-    Parameters: `stages.I.J.convolution.weight`, `stages.I.J.norm.*` with its running statistics; `cell.weight` (D, D), with coordinates
-    (D, D + 2), and `cell.bias`.
+    Parameters: `stages.I.J.convolution.weight`, `stages.I.J.norm.*` with its running statistics; `non_local.*`, if configured;
+    `cell.weight` (D, D), with coordinates (D, D + 2), and `cell.bias`.
 
     Example:
         >>> SmallCNN(SmallCNNConfig(), image_size=64)(torch.zeros(1, 3, 64, 64)).shape
@@ -74,6 +75,7 @@ class SmallCNN(ImageEncoder):
             stages.append(nn.ModuleList(steps))
         self.stages = nn.ModuleList(stages)
         self.output_dim = before
+        self.non_local = None if config.non_local is None else NonLocal(before, form=config.non_local)
         self.cell = ops.Linear(before + 2 * bool(config.coordinates), before)
         self.dropout = nn.Dropout(config.dropout)
 
@@ -94,6 +96,8 @@ class SmallCNN(ImageEncoder):
                 assert isinstance(step, nn.ModuleDict)
                 x = torch.relu(step["norm"](step["convolution"](x)))
         cells = x.permute(0, 2, 3, 1).flatten(1, 2)
+        if self.non_local is not None:
+            cells = self.non_local(cells).context
         if self.coordinates:
             cells = torch.cat([cells, self._places(cells).expand(len(cells), -1, -1)], -1)
         return self.dropout(torch.relu(self.cell(cells)))

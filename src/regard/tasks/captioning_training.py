@@ -196,7 +196,9 @@ class CaptioningTraining(TaskTraining[CaptioningConfig]):
         if self.config.data.shuffle_images:
             progress.message("image-blind control: captions are shuffled between images")
         (rows, columns), encoder = model.grid, self.config.model.encoder
-        sees = f", each of which sees {encoder.receptive_field} pixels" if isinstance(encoder, SmallCNNConfig) else ""
+        sees = ""
+        if isinstance(encoder, SmallCNNConfig):
+            sees = f", each of which sees {'all' if encoder.non_local else f'{encoder.receptive_field} pixels'}"
         progress.message(f"image: {rows} x {columns} cells{sees}; vocabulary: {len(self.vocabulary)} entries")
 
     def split(self, planned: PlannedBatch, count: int) -> list[PlannedBatch]:
