@@ -132,7 +132,8 @@ def write_findings(out: Path) -> None:
             if found["over"] == "seeds and items":
                 needed = f"over {MAX_SEEDS:,}" if found["needed"] is None else str(found["needed"])
             row = [path.stem.removeprefix("study_"), found["says"], found["data"], found["published"], gain, interval, corrected]
-            rows.append([*row, found["over"], found["runs"], needed, found["verdict"]])
+            over = f"{found['over']}, paired" if found["paired"] and found["over"] != "items" else found["over"]
+            rows.append([*row, over, found["runs"], needed, found["verdict"]])
     note = (
         "`python benchmarks/studies.py`. Gain: of the variant that the hypothesis calls better, in the study's main score. p: corrected "
         "for all hypotheses of the study (Holm). Over: what interval and p cover; one seed says nothing about seeds. Below 0.05, three "

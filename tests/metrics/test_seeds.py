@@ -87,6 +87,20 @@ def test_without_items_it_is_welchs_test() -> None:
     assert compare_seeds(plain(1, 2, 3), plain(0.5, 0.5, 0.5)).p_value == pytest.approx(0.1217, abs=0.004)
 
 
+def test_pairs_are_compared_by_their_differences() -> None:
+    found = compare_seeds(plain(7, 4, 12), plain(6, 2, 9), paired=True)
+    assert (found.difference, found.runs, found.spreads) == (2, (3,), (1,))
+    assert found.p_value == pytest.approx(0.0742, abs=0.004)  # Student's t of 1, 2 and 3: 3.464, 2 degrees of freedom
+    assert compare_seeds(plain(7, 4, 12), plain(6, 2, 9)).p_value > 0.4
+    pattern = np.tile([1.0, -1.0], 50)
+    alike = [[RunScore(score, scale * pattern) for score in scores] for scores, scale in (((5, 8, 6), 3.0), ((4, 6, 3), 2.0))]
+    assert compare_seeds(*alike, paired=True).item_error == pytest.approx(1 / math.sqrt(99))
+    alone = compare_seeds(*([side[0]] for side in alike), paired=True)
+    assert (alone.over, alone.p_value) == ("items", compare_seeds(*([side[0]] for side in alike)).p_value)
+    with pytest.raises(DataError, match="3 runs of the system, 2 of the baseline: pairs need as many"):
+        compare_seeds(plain(1, 2, 3), plain(1, 2), paired=True)
+
+
 def test_with_one_run_each_it_is_the_normal_test_of_items() -> None:
     gap = np.tile([1.0, -1.0], 50)
     found = compare_seeds([RunScore(0.25, gap)], [RunScore(0.0, np.zeros(100))])
@@ -162,6 +176,17 @@ def test_at_most_one_study_of_equal_variants_in_twenty_finds_a_difference(
     found = [compare_seeds(*study, samples=2000).p_value < 0.05 for study in studies]
     assert len(found) == STUDIES
     assert sum(found) <= STUDIES // 20
+
+
+@pytest.mark.parametrize("seeds", [2, 3, 5])
+def test_so_do_pairs_that_share_the_effect_of_their_seed(drawn: ModuleType, seeds: int) -> None:
+    studies = drawn.null_studies(drawn.Setting("accuracy", 200, "as observed", seeds), STUDIES, seed=5, spreads=drawn.observed_spreads())
+    generator, found = np.random.default_rng(6), 0
+    for study in studies:
+        shifts = 5 * generator.standard_normal(seeds)
+        pairs = [[RunScore(run.score + shift, run.influence) for run, shift in zip(side, shifts, strict=True)] for side in study]
+        found += compare_seeds(*pairs, paired=True, samples=2000).p_value < 0.05
+    assert found <= STUDIES // 20
 
 
 @pytest.mark.parametrize("seeds", [2, 3])

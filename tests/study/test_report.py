@@ -33,13 +33,15 @@ def study_of(task: str, *hypotheses: Mapping[str, Any], seeds: Sequence[int] = (
     return validate(tree, "here", kind=StudyConfig)
 
 
-def put(folder: Path, task: str, data: str, variant: str, seed: int, counts: Sequence[tuple[float, float]]) -> None:
+def put(
+    folder: Path, task: str, data: str, variant: str, seed: int, counts: Sequence[tuple[float, float]], equal_to: str | None = None
+) -> None:
     """Keep a result as `regard compare` does, of the counts of its items."""
     main, kind = MAIN[task]
     path = result_file(folder, StudyCell(data=data, variant=variant, seed=seed))
     path.parent.mkdir(parents=True, exist_ok=True)
     cell = {"data": data, "variant": variant, "seed": seed}
-    result = {"cell": cell, "main": main, "metric": kind, "scores": {main: 1.0}, "attention": {}, "command": "regard train"}
+    result = {"cell": cell, "main": main, "metric": kind, "scores": {main: 1.0}, "attention": {}, "command": "regard train", "equal_to": equal_to}
     result["curve"] = [{"step": 1, "loss": 2.0}, {"step": 2, "loss": 1.0}]
     path.write_text(json.dumps({**result, "counts": list(map(list, counts))}))
 
@@ -111,6 +113,24 @@ def test_fewer_than_three_seeds_suggest_and_never_hold(tmp_path: Path, seeds: in
     assert row.over == ("items" if seeds == 1 else "seeds and items")
     cells = (findings(report) or ([], [[]]))[1][0]
     assert (cells[-3], cells[-1]) == (str(seeds), row.verdict)
+
+
+def test_variants_of_the_same_trainings_are_compared_seed_by_seed(tmp_path: Path) -> None:
+    # Seeds differ by much more than the variants do, and the same trainings are measured in both.
+    study = study_of("classification", {"says": "it helps", "better": "good", "than": "plain", "data": ["a"]}, seeds=(1, 2, 3))
+    for equal in (False, True):
+        for seed, number in enumerate((700, 1000, 1300), 1):
+            put(tmp_path, "classification", "a", "plain", seed, right(number, 2000))
+            put(tmp_path, "classification", "a", "good", seed, right(number + 100 + seed, 2000), f"a-plain-{seed}" if equal else None)
+        report = build_report(study, tmp_path, samples=10_000)
+        [row] = report.findings
+        assert (row.paired, row.verdict, row.gain) == (equal, "holds" if equal else "not shown", pytest.approx(5.1))
+        assert ("over seeds and items, paired by seed" in row.sentence("accuracy", data="a")) == equal
+        assert ("trained once and compared in pairs: a-good-1 = a-plain-1" in markdown(report)) == equal
+    for seed in (1, 2, 3):  # two copies of a third
+        put(tmp_path, "classification", "a", "plain", seed, right(500), f"a-same-{seed}")
+        put(tmp_path, "classification", "a", "good", seed, right(500), f"a-same-{seed}" if seed < 3 else "a-same-1")
+    assert [row.paired for row in build_report(study, tmp_path, samples=100).findings] == [False]
 
 
 def test_what_test_items_make_certain_does_not_hold_where_seeds_differ(tmp_path: Path) -> None:

@@ -73,9 +73,9 @@ class SeedComparison:
         difference: mean score of the system's runs minus that of the baseline's.
         interval: its 95 % interval, low and high.
         p_value: probability of a difference this large between equal variants, above 0 and up to 1.
-        runs: number of runs of system and baseline.
-        spreads: standard deviation over seeds, on this test set, of system and baseline; None if either has a single run. Interval and
-            p-value then cover test items only: another training may differ by more.
+        runs: number of runs of system and baseline; one number of pairs.
+        spreads: standard deviation over seeds, on this test set, of system and baseline, or one of the differences of pairs; None if either
+            has a single run. Interval and p-value then cover test items only: another training may differ by more.
         item_error: standard error of the difference due to test items; None if item scores are unknown. Interval and p-value then cover
             seeds only: another test set may differ by more.
     """
@@ -83,8 +83,8 @@ class SeedComparison:
     difference: float
     interval: tuple[float, float]
     p_value: float
-    runs: tuple[int, int]
-    spreads: tuple[float, float] | None
+    runs: tuple[int, ...]
+    spreads: tuple[float, ...] | None
     item_error: float | None
 
     @property
@@ -132,7 +132,7 @@ class SeedComparison:
 
         def enough(seeds: int) -> bool:
             parts = [spread**2 / seeds for spread in spreads]
-            critical = float(np.quantile(_chance(parts, (seeds, seeds), item_error, DRAWS_TO_PLAN, 0), 1 - level))
+            critical = float(np.quantile(_chance(parts, (seeds,) * len(parts), item_error, DRAWS_TO_PLAN, 0), 1 - level))
             return abs(self.difference) - critical >= _normal(power) * math.sqrt(sum(parts) + item_error**2)
 
         if not enough(MAX_SEEDS):
@@ -145,7 +145,7 @@ class SeedComparison:
 
 
 def compare_seeds(
-    systems: Sequence[RunScore], baselines: Sequence[RunScore], *, samples: int = 100_000, seed: int = 12345
+    systems: Sequence[RunScore], baselines: Sequence[RunScore], *, paired: bool = False, samples: int = 100_000, seed: int = 12345
 ) -> SeedComparison:
     """Compare two variants over seeds and test items (a mixed model).
 
@@ -164,34 +164,42 @@ def compare_seeds(
     A single run of either has no s: e is then that of these runs, and the p-value covers test items only. Without item scores there is no
     e, and it covers seeds only.
 
+    Runs that are paired, such as one training decoded in two ways, share the effect of their seed. The test is then of the differences d of
+    A pairs alone, with A - 1 degrees of freedom and their standard deviation s:
+
+        p = P(|sqrt(s^2 / A) T + e Z| >= |mean d|)
+
     Differs from the paper: each variant has its own variance; s is at least the item effect of a run; the degrees of freedom are those of
     the seeds, as in the paper's F test for readers only.
 
     Args:
         systems: the runs of the system, see `run_score`.
         baselines: the runs of the baseline, on the same N items.
+        paired: the n-th runs of both belong together.
         samples: draws, at least 1.
         seed: seed of NumPy's default generator, 0 or more.
 
     Raises:
-        DataError: no run, unequal numbers of items, or a single run without item scores.
+        DataError: no run, unequal numbers of items, pairs without a partner, or a single run without item scores.
 
     Example:
         >>> good, bad = ([run_score("mean", np.array([[value, 1.0]] * 5)) for value in values] for values in ((7, 8, 9), (1, 2, 3)))
         >>> found = compare_seeds(good, bad)
         >>> found.difference, found.p_value < 0.05, found.spreads
         (6.0, True, (1.0, 1.0))
+        >>> compare_seeds(good, bad, paired=True).spreads       # good is better by 6 with every seed
+        (0.0,)
     """
     if not systems or not baselines:
         raise DataError(f"{len(systems)} runs of the system, {len(baselines)} of the baseline: at least one of each is expected")
-    scores = [np.array([run.score for run in runs]) for runs in (systems, baselines)]
-    runs = len(systems), len(baselines)
-    difference = float(scores[0].mean() - scores[1].mean())
-    parts, spreads = [0.0, 0.0], None
-    of_items, alone = _item_variances(systems, baselines)
+    sides = [_differences(systems, baselines)] if paired else [systems, baselines]
+    scores, runs = [np.array([run.score for run in side]) for side in sides], tuple(map(len, sides))
+    difference = float(scores[0].mean()) - sum(float(of.mean()) for of in scores[1:])
+    parts, spreads = [0.0] * len(sides), None
+    of_items, alone = _item_variances(sides)
     if min(runs) > 1:
         variances = [max(float(of.var(ddof=1)), own) for of, own in zip(scores, alone, strict=True)]
-        spreads = math.sqrt(variances[0]), math.sqrt(variances[1])
+        spreads = tuple(map(math.sqrt, variances))
         parts = [variance / count for variance, count in zip(variances, runs, strict=True)]
     elif of_items is None:
         raise DataError("a single run can be compared only by the scores of its test items, which are missing")
@@ -203,28 +211,42 @@ def compare_seeds(
     return SeedComparison(difference, (difference - reach, difference + reach), p_value, runs, spreads, error)
 
 
-def _item_variances(systems: Sequence[RunScore], baselines: Sequence[RunScore]) -> tuple[float | None, list[float]]:
-    # Variance of the difference of means from common item effects, and per variant the variance of a run's score from its own item effects.
-    sides = [[run.influence for run in runs if run.influence is not None] for runs in (systems, baselines)]
-    if sum(map(len, sides)) < len(systems) + len(baselines):
-        return None, [0.0, 0.0]
-    sizes = {len(influence) for side in sides for influence in side}
-    if len(sizes) != 1:
+def _differences(systems: Sequence[RunScore], baselines: Sequence[RunScore]) -> list[RunScore]:
+    # The runs of pairs as the scores of one variant, to be compared with 0.
+    if len(systems) != len(baselines):
+        raise DataError(f"{len(systems)} runs of the system, {len(baselines)} of the baseline: pairs need as many")
+    _check_items([*systems, *baselines])
+    return [
+        RunScore(one.score - other.score, None if one.influence is None or other.influence is None else one.influence - other.influence)
+        for one, other in zip(systems, baselines, strict=True)
+    ]
+
+
+def _check_items(runs: Sequence[RunScore]) -> None:
+    sizes = {len(run.influence) for run in runs if run.influence is not None}
+    if len(sizes) > 1:
         raise DataError(f"runs on different items cannot be compared: {', '.join(map(str, sorted(sizes)))} items")
-    one, other = map(np.array, sides)
-    [items] = sizes
+
+
+def _item_variances(sides: Sequence[Sequence[RunScore]]) -> tuple[float | None, list[float]]:
+    # Variance of the difference of means from common item effects, and per side the variance of a run's score from its own item effects.
+    if any(run.influence is None for side in sides for run in side):
+        return None, [0.0] * len(sides)
+    _check_items([run for side in sides for run in side])
+    effects = [np.array([run.influence for run in side]) for side in sides]
+    items = effects[0].shape[1]
     degrees = items * (items - 1)
-    gap = one.mean(0) - other.mean(0)
+    gap = effects[0].mean(0) - sum(side.mean(0) for side in effects[1:])
     whole = float(gap @ gap) / degrees
-    if min(len(one), len(other)) == 1:
-        return whole, [0.0, 0.0]
+    if min(map(len, effects)) == 1:
+        return whole, [0.0] * len(sides)
     # The spread of scores already includes each run's own item effects: count them once.
-    alone = [float(((side - side.mean(0)) ** 2).sum()) / ((len(side) - 1) * degrees) for side in (one, other)]
-    return max(0.0, whole - alone[0] / len(one) - alone[1] / len(other)), alone
+    alone = [float(((side - side.mean(0)) ** 2).sum()) / ((len(side) - 1) * degrees) for side in effects]
+    return max(0.0, whole - sum(own / len(side) for own, side in zip(alone, effects, strict=True))), alone
 
 
-def _chance(parts: Sequence[float], runs: tuple[int, int], item_error: float, samples: int, seed: int) -> np.ndarray:
-    # Absolute differences between equal variants, from the two variances of a mean over seeds.
+def _chance(parts: Sequence[float], runs: Sequence[int], item_error: float, samples: int, seed: int) -> np.ndarray:
+    # Absolute differences between equal variants, from the variances of a mean over seeds.
     drawn = item_error * _draws(None, samples, seed)
     if whole := sum(parts):
         shares = (part / whole for part in parts)

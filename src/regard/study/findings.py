@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from regard.config.base import LOWER_IS_BETTER
-from regard.config.study import HypothesisConfig, StudyConfig
+from regard.config.study import HypothesisConfig, StudyCell, StudyConfig
 from regard.metrics.seeds import LEVEL, RunScore, SeedComparison, compare_seeds, run_score
 from regard.metrics.significance import holm
 
@@ -35,6 +35,7 @@ class Finding(NamedTuple):
         over: variation that interval and p-value cover: both levels, test items only (one seed), or seeds only (no item scores).
         needed: seeds per variant to detect this gain with power `POWER`, with the same correction; None: unknown or above the maximum.
         tolerated: with one seed, the maximum standard deviation over seeds at which the gain stays significant.
+        paired: both variants share their trainings, and are compared seed by seed.
     """
 
     says: str
@@ -48,6 +49,7 @@ class Finding(NamedTuple):
     over: Over | None = None
     needed: int | None = None
     tolerated: float | None = None
+    paired: bool = False
 
     @property
     def verdict(self) -> str:
@@ -85,6 +87,7 @@ class Finding(NamedTuple):
         if self.corrected is None:
             return f"{start}{'' if self.interval is None else ' over seeds alone'}; the scores of the test items are missing."
         start += f", p {p_text(self.corrected)} over {'test items alone' if self.over == 'items' else self.over}"
+        start += ", paired by seed" if self.paired and self.runs > 1 else ""
         if self.over == "items":
             if self.corrected >= LEVEL or self.tolerated is None:
                 return f"{start}."
@@ -130,9 +133,15 @@ def comparer(found: Found, samples: int) -> Compare:
         one, another = ([scored(data, name, seed) for seed in common] for name in (variant, other))
         if not common or (len(common) == 1 and any(run.influence is None for run in (*one, *another))):
             return None, common
-        return compare_seeds(one, another, samples=samples), common
+        paired = all(_training(ours[seed]) == _training(theirs[seed]) for seed in common)
+        return compare_seeds(one, another, paired=paired, samples=samples), common
 
     return compare
+
+
+def _training(run: Mapping[str, Any]) -> str:
+    # The name of the run whose weights it has.
+    return run.get("equal_to") or StudyCell(**run["cell"]).name
 
 
 def find(study: StudyConfig, found: Found, compare: Compare) -> list[Finding]:
@@ -168,6 +177,7 @@ def _with(row: Finding, compared: SeedComparison, sign: int) -> Finding:
         p_value=None if alone else compared.p_value,
         over=compared.over,
         tolerated=compared.tolerated if compared.over == "items" else None,
+        paired=len(compared.runs) == 1,
     )
 
 

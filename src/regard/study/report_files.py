@@ -178,7 +178,7 @@ def _notes(report: Report) -> list[str]:
             "Chosen by validation: for each run, the rank on the test set of the checkpoint with the best validation score.",
         ]
     if equal := [f"{_name(run)} = {run['equal_to']}" for run in report.runs if run.get("equal_to")]:
-        notes += ["", f"Runs of the same training, trained once: {'; '.join(equal)}."]
+        notes += ["", f"Runs of the same training, trained once and compared in pairs: {'; '.join(equal)}."]
     if found := trained_on(report):
         notes += ["", f"Trained on: {found}."]
     if report.missing:
