@@ -123,6 +123,7 @@ MECHANISMS = (
         "Xu 2015, 4.1",
         "s ~ Multinoulli(a); c = v_s; dL = dlog p(y|s) + lambda_r (log p(y|s) - b) dlog p(s|a) + lambda_e dH[s]",
         Cost("the score's + O(B T S D)", "the score's + O(B T S)"),
+        "model.attention=hard",
     ),
     Mechanism(
         "monotonic window",

@@ -41,7 +41,15 @@ def put(
     path = result_file(folder, StudyCell(data=data, variant=variant, seed=seed))
     path.parent.mkdir(parents=True, exist_ok=True)
     cell = {"data": data, "variant": variant, "seed": seed}
-    result = {"cell": cell, "main": main, "metric": kind, "scores": {main: 1.0}, "attention": {}, "command": "regard train", "equal_to": equal_to}
+    result = {
+        "cell": cell,
+        "main": main,
+        "metric": kind,
+        "scores": {main: 1.0},
+        "attention": {},
+        "command": "regard train",
+        "equal_to": equal_to,
+    }
     result["curve"] = [{"step": 1, "loss": 2.0}, {"step": 2, "loss": 1.0}]
     path.write_text(json.dumps({**result, "counts": list(map(list, counts))}))
 
