@@ -94,12 +94,12 @@ def mean_range(values: Sequence[float]) -> str:
     return f"{statistics.mean(values):.2f} ({min(values):.2f} to {max(values):.2f})"
 
 
-def comparison_cells(test: SeedComparison, digits: int, scale: float = 1.0) -> list[str]:
-    """Return the cells of a comparison's 95 % interval, its p, and what both cover."""
+def comparison_cells(test: SeedComparison, digits: int, scale: float = 1.0, *, corrected: float | None = None) -> list[str]:
+    """Return the cells of a comparison's 95 % interval, its p, or that corrected for several comparisons, and what both cover."""
     from regard.study.findings import p_text
 
     interval = " to ".join(f"{scale * end:+.{digits}f}" for end in test.interval)
-    return [interval, p_text(test.p_value).removeprefix("= "), test.over]
+    return [interval, p_text(test.p_value if corrected is None else corrected).removeprefix("= "), test.over]
 
 
 # Machine and memory ----------------------------------------------------------------------------------------------------
