@@ -38,7 +38,8 @@ def table(results: dict[str, list[Measured]]) -> list[list[Any]]:
             row += [round(tests[form].difference, 1), *comparison_cells(tests[form], 1, corrected=corrected[form])]
         else:
             row += [None] * 4
-        row += [spread([run.figures.get("pointing all", 0.0) for run in runs], 1, "{} [{}, {}]"), len(runs)]
+        pointing = [run.figures["pointing all"] for run in runs if "pointing all" in run.figures]  # else no word names an object
+        row += [spread(pointing, 1, "{} [{}, {}]") if pointing else None, len(runs)]
         rows.append(row)
     return rows
 

@@ -107,6 +107,10 @@ class ConfigError(RegardError, ValueError):
     """Raised for an invalid configuration; the message holds the key path and the allowed values."""
 
 
+class NoAttentionError(ConfigError):
+    """Raised where attention of a model without any is asked for; the message names the run."""
+
+
 class DataError(RegardError, ValueError):
     """Raised for invalid input; the message holds the file, the line and what was expected."""
 

@@ -148,6 +148,7 @@ CO_ATTENTION: dict[str, Any] = {**ATTENTIVE, "type": "crossed", "residual": "ask
 PICTURES: dict[str, dict[str, Any]] = {
     **{kind: {**SECOND, "second": {"kind": kind, "image": PICTURE}} for kind in ("joined", "serial", "hierarchical")},
     "crossed": {**CO_ATTENTION, "second": {"image": PICTURE}},
+    "crossed, non-local": {**CO_ATTENTION, "second": {"image": {**PICTURE, "encoder": {"channels": [5], "non_local": "concat"}}}},
     "hierarchical of areas": {**SECOND, "area": AREAS, "second": {"kind": "hierarchical", "image": BOXES}},
     "crossed of areas": {**CO_ATTENTION, "area": {"max_area": 2}, "second": {"image": BOXES}},
     **{f"recurrent {kind}": {**PAIR, "second": {"kind": kind, "image": PICTURE}} for kind in ("joined", "flat", "parallel")},

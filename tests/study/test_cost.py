@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import torch
@@ -13,10 +13,12 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from regard.config import EntailmentConfig, LanguageConfig, RunConfig, TranslationConfig, validate
 from regard.config.captioning import CaptioningConfig
+from regard.config.images import NonLocalForm
 from regard.config.study import StudyConfig, cell_config, load_study, study_cells
 from regard.data.batching import collate
 from regard.data.vocabulary import UNK
 from regard.models import build_for_run
+from regard.models.image_encoder import SmallCNN, build_image_encoder
 from regard.study.cost import CAPTION, RATES, estimate, training_cost
 from regard.tasks.table import TASKS
 from regard.training.optimizer import build_optimizer
@@ -70,6 +72,23 @@ def test_the_count_of_labels_and_of_text_is_that_of_their_products() -> None:
 def test_two_passes_cost_twice() -> None:
     plain, twice = (training_cost(validate({"model": TRANSFORMER, "training": {"r_drop": alpha}}, "test")) for alpha in (0.0, 5.0))
     assert (twice.flops, twice.tokens) == (pytest.approx(2 * plain.flops), plain.tokens)
+
+
+@pytest.mark.parametrize("form", get_args(NonLocalForm))
+def test_a_non_local_block_costs_its_products(form: str) -> None:
+    def config(non_local: str | None) -> CaptioningConfig:
+        encoder = {"channels": [12, 20], "non_local": non_local}
+        return validate({"task": "captioning", "image": {"size": 40}, "model": {"encoder": encoder}}, "test", kind=CaptioningConfig)
+
+    found = config(form)
+    network = build_image_encoder(found.model.encoder, image_size=40).double()
+    assert isinstance(network, SmallCNN)
+    assert network.non_local is not None
+    with FlopCounterMode(display=False) as counter:
+        network.non_local(torch.randn(1, 100, 20, dtype=torch.float64))
+    images = found.training.batch_tokens / CAPTION / found.data.captions_per_image
+    more = training_cost(found).flops - training_cost(config(None)).flops
+    assert more == pytest.approx(3 * images * counter.get_total_flops(), rel=0.05)
 
 
 def test_captions_that_share_an_image_cost_less() -> None:

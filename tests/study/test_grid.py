@@ -493,6 +493,7 @@ def test_nothing_to_report_and_a_damaged_result_are_told(finished: tuple[StudyCo
         ({"scores": {}}, "scores.BLEU"),
         ({"scores": {"BLEU": "high"}}, "scores"),
         ({"counts": 3, "attention": None}, "attention, counts"),
+        ({"cell": None}, "cell"),
     ):
         (tmp_path / "results" / "letters-none-1.json").write_text(json.dumps({**json.loads(whole), **change}))
         with pytest.raises(ConfigError, match=rf"letters-none-1\.json: damaged result: {field} missing or wrong; remove it"):

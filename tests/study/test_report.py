@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import json
 import re
+import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -34,23 +35,16 @@ def study_of(task: str, *hypotheses: Mapping[str, Any], seeds: Sequence[int] = (
 
 
 def put(
-    folder: Path, task: str, data: str, variant: str, seed: int, counts: Sequence[tuple[float, float]], equal_to: str | None = None
+    folder: Path, task: str, data: str, variant: str, seed: int, counts: Sequence[tuple[float, float]], weights: str | None = None
 ) -> None:
-    """Keep a result as `regard compare` does, of the counts of its items."""
+    """Keep a result as `regard compare` does, of the counts of its items; the same `weights` have the same losses."""
     main, kind = MAIN[task]
     path = result_file(folder, StudyCell(data=data, variant=variant, seed=seed))
     path.parent.mkdir(parents=True, exist_ok=True)
     cell = {"data": data, "variant": variant, "seed": seed}
-    result = {
-        "cell": cell,
-        "main": main,
-        "metric": kind,
-        "scores": {main: 1.0},
-        "attention": {},
-        "command": "regard train",
-        "equal_to": equal_to,
-    }
-    result["curve"] = [{"step": 1, "loss": 2.0}, {"step": 2, "loss": 1.0}]
+    result = {"cell": cell, "main": main, "metric": kind, "scores": {main: 1.0}, "attention": {}, "command": "regard train"}
+    own = zlib.crc32((weights or path.stem).encode()) / 2**60
+    result["curve"] = [{"step": 1, "loss": 2.0}, {"step": 2, "loss": 1.0 + own}]
     path.write_text(json.dumps({**result, "counts": list(map(list, counts))}))
 
 
@@ -134,11 +128,25 @@ def test_variants_of_the_same_trainings_are_compared_seed_by_seed(tmp_path: Path
         [row] = report.findings
         assert (row.paired, row.verdict, row.gain) == (equal, "holds" if equal else "not shown", pytest.approx(5.1))
         assert ("over seeds and items, paired by seed" in row.sentence("accuracy", data="a")) == equal
-        assert ("trained once and compared in pairs: a-good-1 = a-plain-1" in markdown(report)) == equal
-    for seed in (1, 2, 3):  # two copies of a third
-        put(tmp_path, "classification", "a", "plain", seed, right(500), f"a-same-{seed}")
-        put(tmp_path, "classification", "a", "good", seed, right(500), f"a-same-{seed}" if seed < 3 else "a-same-1")
-    assert [row.paired for row in build_report(study, tmp_path, samples=100).findings] == [False]
+        assert ("Paired: with every seed" in markdown(report)) == equal
+        marked = [any("(paired)" in cell for cell in line) for line in (table(report)[1][1], (findings(report) or ([], [[]]))[1][0])]
+        assert marked == [equal, equal]
+        [alone] = build_report(study.model_copy(update={"seeds": (1,)}), tmp_path).findings
+        assert (alone.paired, alone.over) == (equal, "items")
+        assert ("chance, if differences of paired seeds spread by more than" in alone.sentence("accuracy", data="a")) == equal
+    put(tmp_path, "classification", "a", "good", 3, right(1403, 2000))  # trained anew
+    [row] = build_report(study, tmp_path, samples=1000).findings
+    assert (row.paired, row.gain) == (False, pytest.approx(5.1))
+
+
+def test_variants_without_a_difference_need_no_seeds(tmp_path: Path) -> None:
+    for seed, number in enumerate((700, 1000, 1300), 1):
+        for variant in ("plain", "good"):
+            put(tmp_path, "classification", "a", variant, seed, right(number, 2000), f"a-plain-{seed}")
+    study = study_of("classification", {"says": "it helps", "better": "good", "than": "plain", "data": ["a"]}, seeds=(1, 2, 3))
+    [row] = build_report(study, tmp_path, samples=1000).findings
+    assert (row.gain, row.p_value, row.needed, row.verdict) == (0, 1, None, "not shown")
+    assert row.sentence("accuracy", data="a").endswith("p = 1.000 over seeds and items, paired by seed.")
 
 
 def test_what_test_items_make_certain_does_not_hold_where_seeds_differ(tmp_path: Path) -> None:

@@ -250,6 +250,7 @@ def test_a_run_begins_with_the_encoder_of_another(run: Path, tmp_path: Path) -> 
     ("encoder", "parts", "message"),
     [
         ({"channels": [3, 6]}, {}, r"was trained with model\.encoder\.channels \(3, 5\) instead of \(3, 6\)"),
+        ({"channels": [3, 5], "non_local": "dot"}, {}, r"was trained with model\.encoder\.non_local None instead of dot"),
         ({"channels": [3, 5], "coordinates": 2.0}, {"image": {"size": 40}}, r"image\.size 32 instead of 40, model\.encoder\.coordinates 1"),
     ],
 )

@@ -33,6 +33,7 @@ IMAGE: dict[str, Any] = {"size": 16, "encoder": {"channels": [5, 7], "coordinate
 CELLS = 16
 ROOT = Path(__file__).parents[2]
 KINDS = ("joined", "serial", "parallel", "flat", "hierarchical", "crossed")
+NON_LOCAL: dict[str, Any] = {**IMAGE, "encoder": {**IMAGE["encoder"], "non_local": "embedded_gaussian"}}
 AREAS = ("hierarchical of areas", "crossed of areas", "crossed of runs")
 RECURRENT = ("recurrent joined", "recurrent flat", "recurrent serial", "recurrent hierarchical of areas")
 
@@ -43,6 +44,7 @@ def model_of(named: str, **second: Any) -> dict[str, Any]:
     family, _, kind = before.rpartition(" ")
     runs = {"area": {"max_area": 2}} if areas else {}
     image = {**IMAGE, "area": {"height": 2, "width": 3, "key_mode": "features"}} if areas == "areas" else IMAGE
+    image = NON_LOCAL if kind in ("parallel", "flat") else image
     second = {"kind": kind, "image": image, **second}
     if family == "recurrent":
         return {**MODEL, "attention": {"attention_dim": 5, **runs}, "second": second}

@@ -75,6 +75,7 @@ RUNS: dict[str, tuple[Train, dict[str, Any]]] = {
     "translation crossed": (translation, {"model": "crossed"}),
     "captioning soft": (captioning, {"model": "soft"}),
     "captioning hard": (captioning, {"model": "hard"}),
+    "captioning non-local": (captioning, {"model": "non-local"}),
     "captioning transformer": (captioning, {"model": "transformer areas"}),
     "classification": (sentences, {"task": "classification", "model": "structured"}),
     "classification transformer": (sentences, {"task": "classification", "model": "transformer"}),

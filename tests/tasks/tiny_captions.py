@@ -29,6 +29,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "hard": {**SHOW, "attention": "hard", "hard": {"soft_batches": 3}},
     "soft areas": {**SHOW, "area": {"height": 2, "width": 2}},
     "looks last": {**SHOW, "query_state": "current"},
+    "non-local": {**SHOW, "encoder": {**ENCODER, "non_local": "dot"}},
     "transformer": TRANSFORMER,
     "transformer areas": {**TRANSFORMER, "bag_of_words_weight": 0.5, "area": {"height": 3, "width": 3, "key_mode": "features"}},
 }

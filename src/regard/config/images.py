@@ -56,7 +56,7 @@ class SmallCNNConfig(Frozen):
     )
     non_local: NonLocalForm | None = Field(
         default=None,
-        description="form of a non-local block on the grid (Wang et al. 2018), with which every cell sees all cells",
+        description="form of a non-local block on the grid (Wang et al. 2018), with which every cell sees all; null: none",
     )
     dropout: float = Field(default=0.0, ge=0.0, lt=1.0, description="on the features")
     augment: AugmentConfig = Field(default=AugmentConfig(), description="of training images")

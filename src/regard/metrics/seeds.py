@@ -98,7 +98,7 @@ class SeedComparison:
     def tolerated(self) -> float | None:
         """Maximum standard deviation over seeds at which the difference stays significant; None: it is not significant.
 
-        For variants of one run each, whose spread is unknown.
+        For variants of one run each, whose spread is unknown; for a pair, that of the differences of pairs.
         """
         room = (self.difference / _normal(1 - LEVEL / 2)) ** 2 - (self.item_error or 0.0) ** 2
         return math.sqrt(room / sum(1 / runs for runs in self.runs)) if room > 0 else None
@@ -113,7 +113,8 @@ class SeedComparison:
             level: significance level; below 0.05 when correcting for several comparisons.
 
         Returns:
-            At least 2; None: spread or item influence is unknown, or `MAX_SEEDS` seeds are too few, as for a small test set.
+            At least 2; None: spread or item influence is unknown, there is no difference, or `MAX_SEEDS` seeds are too few, as for a small
+            test set.
 
         Raises:
             DataError: power or level is not between 0 and 1.
@@ -127,7 +128,7 @@ class SeedComparison:
             if not 0 < value < 1:
                 raise DataError(f"{name} {value}: expected a chance between 0 and 1")
         spreads, item_error = self.spreads, self.item_error
-        if spreads is None or item_error is None:
+        if spreads is None or item_error is None or not self.difference:
             return None
 
         def enough(seeds: int) -> bool:

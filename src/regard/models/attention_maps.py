@@ -93,7 +93,7 @@ def attention_site(name: str, inputs: tuple[AttentionSide, AttentionSide] = ("so
 
 
 def collect_attention(model: nn.Module, recorded: Sequence[RecordedWeights], lengths: Mapping[str, Tensor]) -> list[LayerAttention]:
-    """Order recorded weights, one entry per attention; consecutive calls are joined.
+    """Order recorded weights, one entry per attention; consecutive calls are joined. Those of an image network are left out.
 
     Args:
         model: the recorded model.
@@ -107,7 +107,7 @@ def collect_attention(model: nn.Module, recorded: Sequence[RecordedWeights], len
     inputs: tuple[AttentionSide, AttentionSide] = ("first", "second") if "first" in lengths else ("source", "source")
     for name, module in model.named_modules():
         seen = [each for each in recorded if each.attention is module]
-        if not seen:
+        if not seen or "image_encoder" in name.split("."):
             continue
         place = attention_site(name, inputs)
         parts = [_steps([each.weights for each in seen]), _steps([each.area_weights for each in seen])]

@@ -98,7 +98,7 @@ def training_cost(config: RunConfig) -> TrainingCost:
     output = getattr(model, "output", None)
     if isinstance(output, nn.Module) and isinstance(output.weight, nn.Parameter) and not _named(model, output.weight).startswith("output."):
         products += output.weight.numel() * positions["target"]  # tied to an embedding, which is not a product
-    attention = 2 * BACKWARD * _attention(config, positions)
+    attention = 2 * BACKWARD * (_attention(config, positions) + _block(config, positions))
     parameters = sum(parameter.numel() for parameter in model.parameters())
     return TrainingCost(parameters, config.training.max_updates, tokens, 2 * BACKWARD * products + attention, attention)
 
@@ -192,6 +192,22 @@ def _products(name: str, parameter: nn.Parameter, positions: Mapping[str, float]
 
 def _named(model: nn.Module, wanted: nn.Parameter) -> str:
     return next(name for name, parameter in model.named_parameters() if parameter is wanted)
+
+
+def _block(config: RunConfig, positions: Mapping[str, float]) -> float:
+    # The same of a non-local block in the image network of a captioner.
+    if not isinstance(config, CaptioningConfig) or not isinstance(config.model.encoder, SmallCNNConfig):
+        return 0.0
+    dim, length = config.model.encoder.channels[-1], positions["length"]
+    inner = max(1, dim // 2)
+    products = {
+        None: 0.0,
+        "gaussian": length * (dim + inner),
+        "embedded_gaussian": 2 * length * inner,
+        "dot": 2.0 * inner**2,  # keys with values first
+        "concat": length * inner,  # a sum for each pair instead of a product
+    }
+    return positions["source"] * products[config.model.encoder.non_local]
 
 
 def _attention(config: RunConfig, positions: Mapping[str, float]) -> float:

@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from regard.config.base import LOWER_IS_BETTER
-from regard.config.study import HypothesisConfig, StudyCell, StudyConfig
+from regard.config.study import HypothesisConfig, StudyConfig
 from regard.metrics.seeds import LEVEL, RunScore, SeedComparison, compare_seeds, run_score
 from regard.metrics.significance import holm
 
@@ -34,8 +34,8 @@ class Finding(NamedTuple):
         corrected: the p-value corrected for all hypotheses of the study (Holm).
         over: variation that interval and p-value cover: both levels, test items only (one seed), or seeds only (no item scores).
         needed: seeds per variant to detect this gain with power `POWER`, with the same correction; None: unknown or above the maximum.
-        tolerated: with one seed, the maximum standard deviation over seeds at which the gain stays significant.
-        paired: both variants share their trainings, and are compared seed by seed.
+        tolerated: with one seed, the maximum standard deviation over seeds at which the gain stays significant; if paired, of differences.
+        paired: with every seed both variants have the weights of the same training, and are compared seed by seed.
     """
 
     says: str
@@ -85,14 +85,16 @@ class Finding(NamedTuple):
         if self.interval is not None:
             start += " [{:{form}}, {:{form}}]".format(*self.interval, form=form)
         if self.corrected is None:
-            return f"{start}{'' if self.interval is None else ' over seeds alone'}; the scores of the test items are missing."
+            over = f" over seeds alone{', paired' if self.paired else ''}"
+            return f"{start}{'' if self.interval is None else over}; the scores of the test items are missing."
         start += f", p {p_text(self.corrected)} over {'test items alone' if self.over == 'items' else self.over}"
-        start += ", paired by seed" if self.paired and self.runs > 1 else ""
+        start += ", paired by seed" if self.paired and self.over != "items" else ""
         if self.over == "items":
             if self.corrected >= LEVEL or self.tolerated is None:
                 return f"{start}."
-            return f"{start}; chance, if seeds spread by more than {self.tolerated:.{decimals}f} {metric}."
-        if self.corrected < LEVEL:
+            spread = "differences of paired seeds" if self.paired else "seeds"
+            return f"{start}; chance, if {spread} spread by more than {self.tolerated:.{decimals}f} {metric}."
+        if self.corrected < LEVEL or not self.gain:
             return f"{start}."
         return f"{start}; {'over 1,000' if self.needed is None else f'about {self.needed}'} seeds would show it."
 
@@ -133,15 +135,15 @@ def comparer(found: Found, samples: int) -> Compare:
         one, another = ([scored(data, name, seed) for seed in common] for name in (variant, other))
         if not common or (len(common) == 1 and any(run.influence is None for run in (*one, *another))):
             return None, common
-        paired = all(_training(ours[seed]) == _training(theirs[seed]) for seed in common)
+        paired = all(_same_training(ours[seed], theirs[seed]) for seed in common)
         return compare_seeds(one, another, paired=paired, samples=samples), common
 
     return compare
 
 
-def _training(run: Mapping[str, Any]) -> str:
-    # The name of the run whose weights it has.
-    return run.get("equal_to") or StudyCell(**run["cell"]).name
+def _same_training(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    # Other weights have another loss in some digit of some evaluation.
+    return bool(one.get("curve")) and one["curve"] == other.get("curve")
 
 
 def find(study: StudyConfig, found: Found, compare: Compare) -> list[Finding]:

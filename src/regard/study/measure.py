@@ -18,7 +18,7 @@ from regard.data.image_features import FeatureFile
 from regard.data.lines import read_lines
 from regard.data.parallel import SentencePair, read_pairs
 from regard.data.running_text import encode_text, text_size
-from regard.errors import ConfigError, DataError
+from regard.errors import ConfigError, DataError, NoAttentionError
 from regard.metrics import bleu, chrf, exact_match
 from regard.metrics.caption import caption_bleu_counts
 from regard.metrics.significance import item_counts
@@ -258,7 +258,7 @@ def attention_of(task: str, run: Path, test: Mapping[str, str]) -> dict[str, Any
         names = test.get("second_source")
         folder = None if names is None else Path(names).parent
         return record_figures(attention_records(run, seen[:MAX_ATTENTION_EXAMPLES], images=folder))
-    except ConfigError:  # a model without attention
+    except NoAttentionError:
         return {}
 
 

@@ -31,6 +31,7 @@ class Row(NamedTuple):
         interval: the 95 % interval of that difference.
         p_value: p-value of that difference; None without item scores.
         over: the variation they cover, see `regard.study.findings.Finding`.
+        paired: they are over pairs of runs, see `regard.study.findings.Finding`.
         corrected: the p-value corrected for all comparisons of the study (Holm).
         figures: medians over the runs: parameters, seconds_per_update, tokens_per_second, megabytes, lines_per_second, updates; entropy.
         scores: means of all scores, by name.
@@ -50,6 +51,7 @@ class Row(NamedTuple):
     interval: tuple[float, float] | None
     p_value: float | None
     over: str | None
+    paired: bool
     corrected: float | None
     figures: dict[str, float | None]
     scores: dict[str, float]
@@ -82,7 +84,7 @@ class Report(NamedTuple):
     unknown: tuple[str, ...] = ()
 
 
-NEEDED = {"command": str, "metric": str, "scores": dict, "attention": dict, "counts": (list, NoneType)}
+NEEDED = {"cell": dict, "command": str, "metric": str, "scores": dict, "attention": dict, "counts": (list, NoneType)}
 """Fields of a result that a report cannot do without, and their types."""
 FIGURES = ("parameters", "updates", "seconds_per_update", "tokens_per_second", "megabytes", "lines_per_second")
 
@@ -184,6 +186,7 @@ def _row(study: StudyConfig, data: str, variant: str, runs: Sequence[dict[str, A
         None if compared is None else compared.interval,
         against.p_value,
         None if compared is None else compared.over,
+        compared is not None and len(compared.runs) == 1,
         against.corrected,
         figures | {"entropy": statistics.mean(entropies) if entropies else None},
         {

@@ -59,7 +59,7 @@ def table(report: Report) -> tuple[list[str], list[list[str]]]:
         areas = ", ".join(f"{size}: {share:.0%}" for size, share in row.areas.items())
         cells_ = [study.data[row.data].title or row.data, study.variants[row.variant].title or row.variant, str(row.runs)]
         cells_ += [f"{row.score:.{decimals}f}{spread}", _number(row.difference, f"+.{decimals}f"), _interval(row.interval, decimals)]
-        cells_ += [_p_value(value, row.over) for value in (row.p_value, row.corrected)]
+        cells_ += [_p_value(value, row.over, row.paired) for value in (row.p_value, row.corrected)]
         cells_ += ["" if row.published is None else str(row.published), _number(row.figures["parameters"], ",.0f")]
         cells_ += [_number(row.figures["updates"], ",.0f"), _number(row.figures["seconds_per_update"], ".3f")]
         cells_ += [_number(row.figures[name], ",.0f") for name in ("tokens_per_second", "megabytes", "lines_per_second")]
@@ -78,9 +78,10 @@ def _interval(interval: tuple[float, float] | None, decimals: int) -> str:
     return "" if interval is None else f"{interval[0]:+.{decimals}f} to {interval[1]:+.{decimals}f}"
 
 
-def _p_value(value: float | None, over: str | None) -> str:
+def _p_value(value: float | None, over: str | None, paired: bool) -> str:
     text = "" if value is None else p_text(value).removeprefix("= ")
-    return f"{text} ({over})" if text and over != "seeds and items" else text
+    marks = [over or ""] * (over != "seeds and items") + ["paired"] * paired
+    return f"{text} ({', '.join(marks)})" if text and marks else text
 
 
 def by_length(report: Report) -> tuple[list[str], list[list[str]]] | None:
@@ -106,7 +107,7 @@ def findings(report: Report) -> tuple[list[str], list[list[str]]] | None:
     for row in report.findings:
         needed = "" if row.over != "seeds and items" else f"over {MAX_SEEDS:,}" if row.needed is None else str(row.needed)
         own = [row.says, study.data[row.data].title or row.data, row.published or "", _number(row.gain, f"+.{decimals}f")]
-        own += [_interval(row.interval, decimals), *(_p_value(value, row.over) for value in (row.p_value, row.corrected))]
+        own += [_interval(row.interval, decimals), *(_p_value(value, row.over, row.paired) for value in (row.p_value, row.corrected))]
         rows.append([*own, str(row.runs), needed, row.verdict])
     columns = ["hypothesis", "data", "published", f"gain, {report.metric}", "95 % interval", "p", "p, corrected", "seeds"]
     columns += [f"seeds for {POWER:.0%} power", "verdict"]
@@ -156,7 +157,8 @@ VERDICTS = (
     f"The gain is that of the variant that the hypothesis calls better. With a p-value below {LEVEL}, corrected for all hypotheses of "
     f'the study, the verdict is "holds" or "the opposite holds" from {SEEDS} seeds on, and "suggests" or "suggests the opposite" with '
     "fewer. From two seeds on, interval and p-value are over seeds and test items. With one seed they are over test items alone: another "
-    "training may differ by more. Seeds needed: of each variant, to find such a gain if seeds spread as these do. "
+    "training may differ by more. Seeds needed: of each variant, to find such a gain if seeds spread as these do (of pairs, their "
+    "differences). "
     '"no verdict": the scores of the test items are missing, and the interval is over seeds alone.'
 )
 
@@ -177,8 +179,10 @@ def _notes(report: Report) -> list[str]:
             "",
             "Chosen by validation: for each run, the rank on the test set of the checkpoint with the best validation score.",
         ]
+    if any(row.paired for row in [*report.rows, *report.findings]):
+        notes += ["", "Paired: with every seed both variants have the weights of the same training, so they are compared seed by seed."]
     if equal := [f"{_name(run)} = {run['equal_to']}" for run in report.runs if run.get("equal_to")]:
-        notes += ["", f"Runs of the same training, trained once and compared in pairs: {'; '.join(equal)}."]
+        notes += ["", f"Runs of the same training, trained once: {'; '.join(equal)}."]
     if found := trained_on(report):
         notes += ["", f"Trained on: {found}."]
     if report.missing:

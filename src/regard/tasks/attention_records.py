@@ -8,7 +8,7 @@ from pathlib import Path
 
 from regard.config import with_options
 from regard.data.vocabulary import EOS
-from regard.errors import ConfigError, DataError
+from regard.errors import ConfigError, DataError, NoAttentionError
 from regard.tasks.captioning_prediction import Captioner
 from regard.tasks.classification_run import SentenceRun, open_sentence_run
 from regard.tasks.explained_examples import label_batches, language_batches, pair_batch, translation_batches
@@ -136,7 +136,7 @@ def translation_records(
     if images is not None and translator.run.vocabularies.images is not None:
         translator.use_images(images)
     if not translator.run.config.model.attends:
-        raise ConfigError(f"{folder}: this model has no attention to show")
+        raise NoAttentionError(f"{folder}: this model has no attention to show")
     if target is not None:
         if len(lines) != 1:
             raise ConfigError(f"--target: goes with one sentence, found {len(lines)}")

@@ -111,7 +111,7 @@ def init_encoder_from(model: CaptionModel[Any], config: CaptioningConfig) -> Non
     except CheckpointError as error:
         raise ConfigError(f"model.encoder.start: {error}") from error
     pairs = [(f"image.{key}", value, getattr(config.image, key)) for key, value in first.config.image]
-    for key in ("type", "channels", "depth", "coordinates"):
+    for key in (key for key in SmallCNNConfig.model_fields if key not in ("dropout", "augment", "start")):
         pairs.append((f"model.encoder.{key}", getattr(first.config.model.encoder, key, None), getattr(encoder, key)))
     if unlike := [f"{key} {old} instead of {new}" for key, old, new in pairs if old != new]:
         raise ConfigError(f"model.encoder.start: {encoder.start} was trained with {', '.join(unlike)}")
@@ -198,7 +198,7 @@ class CaptioningTraining(TaskTraining[CaptioningConfig]):
         (rows, columns), encoder = model.grid, self.config.model.encoder
         sees = ""
         if isinstance(encoder, SmallCNNConfig):
-            sees = f", each of which sees {'all' if encoder.non_local else f'{encoder.receptive_field} pixels'}"
+            sees = f", each of which sees {'the whole image' if encoder.non_local else f'{encoder.receptive_field} pixels'}"
         progress.message(f"image: {rows} x {columns} cells{sees}; vocabulary: {len(self.vocabulary)} entries")
 
     def split(self, planned: PlannedBatch, count: int) -> list[PlannedBatch]:

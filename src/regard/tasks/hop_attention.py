@@ -13,7 +13,7 @@ import torch
 from regard.attention import record_weights
 from regard.config import EntailmentConfig
 from regard.data.labelled import pad_tokens
-from regard.errors import DataError, counted
+from regard.errors import DataError, NoAttentionError, counted
 from regard.tasks.classification_prediction import (
     DIGITS,
     LabelPrediction,
@@ -189,7 +189,7 @@ def example_records(run: SentenceRun, examples: Sequence[Sequence[str]]) -> list
     found = [record for record in records if record is not None]
     if not found:
         if any(item.label for item in labellings):
-            raise DataError(f"{run.folder}: this model has no attention to show (model.pooling {run.config.model.pooling})")
+            raise NoAttentionError(f"{run.folder}: this model has no attention to show (model.pooling {run.config.model.pooling})")
         raise DataError("no attention to show: the input holds no text")
     return found
 

@@ -17,7 +17,7 @@ from regard.data.lines import single_line
 from regard.data.running_text import pad_rows
 from regard.data.vocabulary import BOS, EOS, PAD, UNK
 from regard.decoding import DecodingOptions, Hypothesis, SamplingOptions
-from regard.errors import ConfigError, DataError
+from regard.errors import ConfigError, DataError, NoAttentionError
 from regard.tasks.explained_records import token_alternatives
 from regard.tasks.language_training import CHUNK, LanguageRun, open_language_run
 from regard.tasks.predict import Generation, Predictor, check_texts, hypotheses_json, longest_first, predict
@@ -279,7 +279,7 @@ def language_records(folder: str | Path, lines: Sequence[str]) -> list[Attention
     model = LanguageModel.open(folder)
     records = [record for record in map(model.record, lines) if record is not None]
     if not model.run.model.attends:
-        raise ConfigError(f"{folder}: this model has no attention to show")
+        raise NoAttentionError(f"{folder}: this model has no attention to show")
     if not records:
         raise DataError("no attention to show: the input holds no lines")
     return records
