@@ -226,6 +226,20 @@ def test_a_copy_is_known_as_one_whatever_is_removed(decoded: tuple[StudyConfig, 
     assert [result_of(Path("out"), f"letters-{name}-1")["equal_to"] for name in LONGER] == [None, "letters-longer-1"]
 
 
+def test_a_run_that_was_trained_anew_after_it_was_copied_is_no_pair(decoded: tuple[StudyConfig, list[bool]]) -> None:
+    study, _ = decoded
+    report = build_report(study, Path("out"), samples=10)
+    assert [row.paired for row in report.rows] == [True, False]  # of the baseline itself: nothing
+    assert "trained once: letters-none-1 = letters-longer-1; letters-none-2 = letters-longer-2." in markdown(report)
+    path = Path("out", "results", "letters-longer-2.json")
+    anew = json.loads(path.read_text())
+    anew["curve"][-1]["loss"] += 1e-12
+    path.write_text(json.dumps(anew))
+    report = build_report(study, Path("out"), samples=10)
+    assert [row.paired for row in report.rows] == [False, False]
+    assert "trained once: letters-none-1 = letters-longer-1." in markdown(report)
+
+
 def test_other_decoding_settings_need_the_result_removed_but_not_the_weights(decoded: tuple[StudyConfig, list[bool]]) -> None:
     study, _ = decoded
     before = result_of(Path("out"), "letters-longer-1")["counts"]

@@ -135,14 +135,19 @@ def comparer(found: Found, samples: int) -> Compare:
         one, another = ([scored(data, name, seed) for seed in common] for name in (variant, other))
         if not common or (len(common) == 1 and any(run.influence is None for run in (*one, *another))):
             return None, common
-        paired = all(_same_training(ours[seed], theirs[seed]) for seed in common)
+        paired = all(same_training(ours[seed], theirs[seed]) for seed in common)
         return compare_seeds(one, another, paired=paired, samples=samples), common
 
     return compare
 
 
-def _same_training(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    # Other weights have another loss in some digit of some evaluation.
+def same_training(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Return whether two results are of the same weights: others have another loss in some digit of some evaluation.
+
+    Example:
+        >>> same_training({"curve": [{"step": 5, "loss": 2.0625}]}, {"curve": [{"step": 5, "loss": 2.0626}]})
+        False
+    """
     return bool(one.get("curve")) and one["curve"] == other.get("curve")
 
 

@@ -17,7 +17,7 @@ from regard.errors import counted
 from regard.metrics.seeds import LEVEL, MAX_SEEDS
 from regard.strict_json import dump_json
 from regard.study.explained import method_table
-from regard.study.findings import POWER, SEEDS, p_text
+from regard.study.findings import POWER, SEEDS, p_text, same_training
 from regard.study.report import Report
 
 # Attention scores of test sets with known alignments or regions.
@@ -181,7 +181,10 @@ def _notes(report: Report) -> list[str]:
         ]
     if any(row.paired for row in [*report.rows, *report.findings]):
         notes += ["", "Paired: with every seed both variants have the weights of the same training, so they are compared seed by seed."]
-    if equal := [f"{_name(run)} = {run['equal_to']}" for run in report.runs if run.get("equal_to")]:
+    known = {_name(run): run for run in report.runs}
+    copies = [(name, run["equal_to"]) for name, run in known.items() if run.get("equal_to")]
+    # A run may have been trained anew after it was copied.
+    if equal := [f"{name} = {other}" for name, other in copies if other not in known or same_training(known[name], known[other])]:
         notes += ["", f"Runs of the same training, trained once: {'; '.join(equal)}."]
     if found := trained_on(report):
         notes += ["", f"Trained on: {found}."]
