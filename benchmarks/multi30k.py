@@ -22,10 +22,10 @@ MODELS = {
 BASELINE = "multi30k_no_attention"
 
 
-def evaluate(run: Path, raw: Path, *more: str, target: str = "de") -> dict[str, Any]:
-    """Evaluate a run on the test sentences; return what the command reports."""
-    report = run / "test_2016_flickr.json"
-    test = [str(raw / f"test_2016_flickr.{language}.gz") for language in ("en", target)]
+def evaluate(run: Path, raw: Path, *more: str, target: str = "de", part: str = "test_2016_flickr") -> dict[str, Any]:
+    """Evaluate a run on the test sentences, or others; return what the command reports."""
+    report = run / f"{part}.json"
+    test = [str(raw / f"{part}.{language}.gz") for language in ("en", target)]
     regard("evaluate", str(run), "--source", test[0], "--target", test[1], "--beam-size", "5", "--json", str(report), *more)
     return read(report)
 
