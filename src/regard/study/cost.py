@@ -195,7 +195,7 @@ def _named(model: nn.Module, wanted: nn.Parameter) -> str:
 
 
 def _block(config: RunConfig, positions: Mapping[str, float]) -> float:
-    # The same of a non-local block in the image network of a captioner.
+    # Multiplications of queries with keys and of weights with values in the non-local block of a captioner's image network.
     if not isinstance(config, CaptioningConfig) or not isinstance(config.model.encoder, SmallCNNConfig):
         return 0.0
     dim, length = config.model.encoder.channels[-1], positions["length"]
