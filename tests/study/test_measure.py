@@ -72,15 +72,15 @@ def test_captioning_with_areas(tmp_path: Path) -> None:
     assert sum(figures["areas"].values()) == pytest.approx(1)
 
 
-@pytest.mark.parametrize("task", ["classification", "entailment"])
-def test_labels(tmp_path: Path, task: str) -> None:
-    config = tiny_sentences.configuration(tmp_path, task=task, training={"max_updates": 2})
+@pytest.mark.parametrize(("task", "pooling"), [("classification", "structured"), ("entailment", "max"), ("classification", "last")])
+def test_labels(tmp_path: Path, task: str, pooling: str) -> None:
+    config = tiny_sentences.configuration(tmp_path, task=task, model={"pooling": pooling}, training={"max_updates": 2})
     tiny_sentences.train(config, tmp_path / "run")
     assert config.data.valid is not None
     test = {"examples": config.data.valid}
     found = measure_run(task, tmp_path / "run", test)
     check(found, found.lines)
-    assert attention_of(task, tmp_path / "run", test)["entropy"] > 0
+    assert (attention_of(task, tmp_path / "run", test) == {}) == (pooling == "last")
 
 
 @pytest.mark.parametrize("attention", ["key_value", "none"])

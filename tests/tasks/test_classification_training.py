@@ -12,7 +12,7 @@ import pytest
 
 from regard.config import ClassificationConfig, EntailmentConfig, load_config
 from regard.data.labelled import LabelledExample, LabelledFile
-from regard.errors import CheckpointError, ConfigError, DataError, RegardError
+from regard.errors import CheckpointError, ConfigError, DataError, NoAttentionError, RegardError
 from regard.tasks.classification_data import encode_labelled, read_labelled_file
 from regard.tasks.classification_evaluation import describe_label_comparison, describe_labels, evaluate_labels
 from regard.tasks.classification_prediction import Classifier, Entailer, label_texts, split_pair
@@ -256,7 +256,7 @@ def test_what_was_looked_at_is_a_record_the_viewer_takes(tmp_path: Path, task: s
     run = untrained(tmp_path, task=task, model=models(task, name))
     lines = [*examples(task, 3), ("",) * (1 + (task == "entailment"))]
     if name == "last":
-        with pytest.raises(DataError, match=r"no attention to show \(model\.pooling last\)"):
+        with pytest.raises(NoAttentionError, match=r"no attention to show \(model\.pooling last\)"):
             example_records(run, lines)
         return
     records = example_records(run, lines)

@@ -182,7 +182,8 @@ def example_records(run: SentenceRun, examples: Sequence[Sequence[str]]) -> list
     """Label examples and return their attention, without empty texts.
 
     Raises:
-        DataError: no example has text, or the run's pooling has no weights.
+        DataError: no example has text.
+        NoAttentionError: the run's pooling has no weights.
     """
     labellings = label_texts(run, examples, need_weights=True)
     records = [example_record(run, texts, item) for texts, item in zip(examples, labellings, strict=True)]
@@ -202,7 +203,8 @@ def line_records(folder: str | Path, lines: Sequence[str]) -> list[AttentionReco
         lines: as `regard classify` or `regard entail` reads them; blank ones give no record.
 
     Raises:
-        DataError: a line is no pair, no line has text, or the model has no attention.
+        DataError: a line is no pair, or no line has text.
+        NoAttentionError: the run's pooling has no weights.
         CheckpointError: see `regard.tasks.classification_run.open_sentence_run`.
 
     Example:
