@@ -120,7 +120,7 @@ def test_without_validation_text_the_last_lines_are_held_out(tmp_path: Path, mes
     [
         ("", "0 lines: at least 2"),
         ("one\n", "1 line: at least 2"),
-        (" \n\n" * 9, "no text to train a vocabulary on"),
+        (" \n\n" * 9, "text: no text to train a vocabulary on"),
         ("a\nb\n", "has 2 tokens, too few for training.stream_groups x training.streams = 3 streams"),
     ],
 )

@@ -102,7 +102,7 @@ def test_settings_are_checked_without_building_the_model(monkeypatch: pytest.Mon
         ({"valid_target": "source"}, "valid_target: given without data.valid_source"),
         ({"valid_source": "blank", "valid_target": "blank"}, "validation data: no sentence pair can be used"),
         ({"valid_source": "nowhere", "valid_target": "source"}, "nowhere: no such file"),
-        ({"source": "blank", "target": "blank"}, "no text to train a vocabulary on"),
+        ({"source": "blank", "target": "blank"}, "blank: no text to train a vocabulary on"),
         ({"source": "long", "target": "long"}, "training data: no sentence pair can be used"),
         ({"source": "one", "target": "one"}, "at least 2 are needed"),
     ],

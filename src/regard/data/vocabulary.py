@@ -133,7 +133,15 @@ class Vocabulary:
 
     @classmethod
     def train(
-        cls, texts: Iterable[str], *, kind: str, size: int, min_count: int = 1, name: str = "vocabulary", total: int | None = None
+        cls,
+        texts: Iterable[str],
+        *,
+        kind: str,
+        size: int,
+        min_count: int = 1,
+        name: str = "vocabulary",
+        total: int | None = None,
+        files: Sequence[str] = (),
     ) -> Vocabulary:
         """Learn a vocabulary from texts; the same texts give the same vocabulary.
 
@@ -144,6 +152,7 @@ class Vocabulary:
             min_count: minimum count for word and character; >= 1.
             name: its name in progress reports.
             total: about how many texts there are, for the same; None: unknown.
+            files: where the texts come from, for error messages.
 
         Returns:
             The vocabulary, possibly smaller than `size`.
@@ -166,7 +175,8 @@ class Vocabulary:
             else:
                 tokenizer.train_from_iterator(checked, trainers.WordLevelTrainer(min_frequency=min_count, **options))
         if not checked.any_text:
-            raise DataError("no text to train a vocabulary on: expected at least one line that is not blank")
+            where = f"{', '.join(files)}: " if files else ""
+            raise DataError(f"{where}no text to train a vocabulary on: expected at least one line that is not blank")
         # Trainers register special tokens as strings to match in any text; a tokenizer rebuilt from the model does not.
         return cls(kind, _frame(kind, json.loads(tokenizer.to_str())["model"]))
 

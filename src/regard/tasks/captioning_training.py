@@ -144,7 +144,7 @@ class CaptioningTraining(TaskTraining[CaptioningConfig]):
         """Train the vocabulary."""
         settings, captions = self.config.vocabulary, self._text[0].train.captions
         texts = (normalize_caption(text, self.config.data) for text in sampled(captions, settings.sample))
-        return {VOCABULARY: make_vocabulary(settings, texts, min(settings.sample, len(captions)))}
+        return {VOCABULARY: make_vocabulary(settings, texts, min(settings.sample, len(captions)), file=str(self.config.data.captions))}
 
     def encode(self) -> None:
         """Build the model (for its grid), and encode the captions."""

@@ -106,7 +106,7 @@ class SentenceTraining(TaskTraining[SentenceConfig]):
         if isinstance(weights, Mapping) and (strange := sorted(set(weights) ^ set(labels))):
             raise ConfigError(f"model.class_weights: expected a number for each of {listed(labels)}; {shown(strange[0])} does not fit")
         texts, count = self._texts(sampled(packed, config.vocabulary.sample)), min(config.vocabulary.sample, len(packed))
-        vocabulary = make_vocabulary(config.vocabulary, texts, count * len(packed[0].texts))
+        vocabulary = make_vocabulary(config.vocabulary, texts, count * len(packed[0].texts), file=str(config.data.train))
         return {VOCABULARY: vocabulary, LABELS: (dump_json(labels) + "\n").encode()}
 
     def _texts(self, examples: Iterable[LabelledExample]) -> Iterator[str]:

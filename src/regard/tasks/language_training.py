@@ -126,7 +126,8 @@ class LanguageTraining(TaskTraining[LanguageConfig]):
     def make(self) -> dict[str, bytes]:
         """Train the vocabulary."""
         settings, text = self.config.vocabulary, self._lines[0]
-        return {VOCABULARY: make_vocabulary(settings, text.sample(settings.sample), min(settings.sample, text.size))}
+        texts, total = text.sample(settings.sample), min(settings.sample, text.size)
+        return {VOCABULARY: make_vocabulary(settings, texts, total, file=str(self.config.data.text))}
 
     def encode(self) -> None:
         """Encode the text, and build the model, which defines the carried state."""

@@ -167,9 +167,10 @@ def train_task(
         return result
 
 
-def make_vocabulary(settings: Any, texts: Any, total: int) -> bytes:
-    """Train a vocabulary with the settings of a run, from about `total` texts; return its file content."""
-    return Vocabulary.train(texts, kind=settings.kind, size=settings.size, min_count=settings.min_count, total=total).to_bytes()
+def make_vocabulary(settings: Any, texts: Any, total: int, *, file: str) -> bytes:
+    """Train a vocabulary with the settings of a run, from about `total` texts of a file; return its file content."""
+    kind, size, least = settings.kind, settings.size, settings.min_count
+    return Vocabulary.train(texts, kind=kind, size=size, min_count=least, total=total, files=[file]).to_bytes()
 
 
 def report_left_out(counts: Mapping[str, int], what: str) -> None:

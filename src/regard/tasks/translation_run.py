@@ -249,7 +249,7 @@ def make_vocabularies(config: TranslationConfig, sample: Callable[[int, int], It
         size: number of training pairs.
 
     Raises:
-        DataError: there is no text in the pairs.
+        DataError: there is no text in the pairs; names the files.
     """
     settings = config.vocabulary
     names = vocabulary_files(config)
@@ -266,6 +266,8 @@ def make_vocabularies(config: TranslationConfig, sample: Callable[[int, int], It
 
     def made(name: str) -> bytes:
         options: dict[str, Any] = {"kind": settings.kind, "size": settings.size, "min_count": settings.min_count}
+        read = (config.data.source, config.data.target, config.data.second_source)
+        options["files"] = list(dict.fromkeys(str(read[side]) for side in sides[name] if read[side] is not None))
         told = {"name": name.removesuffix(".json").replace(".", " "), "total": len(sides[name]) * min(settings.sample, size)}
         return Vocabulary.train(lines(sides[name]), **options, **told).to_bytes()
 
