@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+import re
 from pathlib import Path
 
 import pytest
 import yaml
 
-from regard.config import TranslationConfig, describe_changes, dump_config, load_config
+from regard.config import LanguageConfig, RunConfig, TranslationConfig, describe_changes, dump_config, load_config
 from regard.config.load import read_yaml
 from regard.config.strict_yaml import dump_yaml, parse_yaml
 from regard.errors import ConfigError
@@ -54,6 +55,20 @@ def test_a_wrong_override_is_named(overrides: list[str], message: str) -> None:
         load_config(None, overrides)
     assert message in str(refused.value)
     assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("kind", "override", "message"),
+    [
+        (LanguageConfig, "training.r_drop=5", "training.r_drop: unknown key: a setting of the task translation"),
+        (TranslationConfig, "training.streams=5", "training.streams: unknown key: a setting of the task lm"),
+        (TranslationConfig, "data.captions_per_image=5", "data.captions_per_image: unknown key: a setting of the task captioning"),
+        (LanguageConfig, "training.r_dropp=5", "training.r_dropp: unknown key; known keys: "),
+    ],
+)
+def test_a_setting_of_another_task_is_named_as_such(kind: type[RunConfig], override: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        load_config(None, [override], kind=kind)
 
 
 @pytest.mark.parametrize(

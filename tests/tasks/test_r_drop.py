@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -88,6 +88,9 @@ def test_models_that_it_does_not_go_with_refuse_it_in_python_too() -> None:
     for model in (copying, build(configuration(model=covered).model, source_size=17, target_size=17)):
         with pytest.raises(ConfigError, match="is not trained with R-Drop"):
             model(*BATCH, guide=RDrop(ALPHA))
+    plain = build(configuration(model=MODEL).model, source_size=17, target_size=17)
+    with pytest.raises(ConfigError, match=r"guide: expected a LinkGuide, RDrop or None, found 3\.0"):
+        plain(*BATCH, guide=cast(Any, ALPHA))
 
 
 def test_training_with_it_learns_otherwise(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from regard import ops
 from regard.attention import record_weights
 from regard.constructor_checks import Share, Weight, checked
+from regard.errors import ConfigError, shown
 from regard.models.attention_maps import LayerAttention, collect_attention
 from regard.models.loss_guides import LinkGuide, RDrop, TaughtHead, refuse_guide
 from regard.models.rnn_decoder import Bridge, DecoderOutput, RecurrentDecoder
@@ -150,7 +151,7 @@ class EncoderDecoder(nn.Module, ABC, Generic[AnyState]):
             guide: links that an attention learns, whose loss is added; or R-Drop, which makes two passes.
 
         Raises:
-            ConfigError: R-Drop with a coverage loss, or with copying.
+            ConfigError: R-Drop with a coverage loss, or with copying; a guide of another type.
         """
         if isinstance(guide, RDrop):
             if self.coverage_loss:
@@ -164,8 +165,10 @@ class EncoderDecoder(nn.Module, ABC, Generic[AnyState]):
         if guide is None:
             covered = self.training and self.coverage_loss > 0
             readout, weights = self.decode(source, source_lengths, target_input, need_weights=covered)
-        else:
+        elif isinstance(guide, LinkGuide):
             readout, weights = self.decode_taught(source, source_lengths, target_input, guide.taught)
+        else:
+            raise ConfigError(f"guide: expected a LinkGuide, RDrop or None, found {shown(guide)}")
         sums = self.sums(readout, self.goals(target_output, source), target_lengths, label_smoothing=label_smoothing)
         if guide is not None:
             assert weights is not None
