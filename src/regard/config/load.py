@@ -320,9 +320,9 @@ def _explain(item: Mapping[str, Any], kind: type[Frozen]) -> str:
     meant = None
     if not other_family:
         meant = suggested_path(kind, path, item["input"], cutoff=0.8) or suggested_mechanism(kind, names[-1])
-    others = [task for task, other in TASKS.items() if kind in TASKS.values() and exists(other, path)]
-    if others and not meant and not other_family:
-        return f"{path}: unknown key: a setting of the task {' or '.join(others)}"
+        others = [task for task, other in TASKS.items() if kind in TASKS.values() and exists(other, path)]
+        if others and not meant:
+            return f"{path}: unknown key: a setting of the task {' or '.join(others)}"
     return f"{path}: unknown key{_meant(meant) or (f'; known keys: {listed(known, most=MAX_KEYS)}' if known else '')}"
 
 
