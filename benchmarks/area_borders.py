@@ -12,13 +12,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
-from harness import RESULTS, comparison_cells, options, versions, write
+from harness import COMPARED, RESULTS, comparison_cells, options, versions, write
 
 from regard.data.lines import read_lines
-from regard.metrics.seeds import compare_seeds, run_score
+from regard.metrics.seeds import SeedComparison, compare_seeds, run_score
 from regard.tasks.attention_records import attention_records
 from regard.viewer.items import Tokens
 
@@ -87,18 +87,19 @@ def main() -> None:
     arguments = parser.parse_args()
     lines = [line for line in read_lines(arguments.source) if line.strip()][: arguments.lines]
     runs = [measure(run, lines) for run in arguments.runs]
-    rows: list[list[Any]] = []
+    figures: dict[str, list[float]] = {}
+    tests: dict[str, SeedComparison] = {}
     for place, name in enumerate(BORDERS):
         observed, expected = ([run_score("mean", counts[:, [side, 2], place]) for counts in runs] for side in (0, 1))
-        test = compare_seeds(observed, expected)
-        means = [100 * float(np.mean([run.score for run in side])) for side in (observed, expected)]
-        figures = [round(mean, 1) for mean in means]
-        rows.append([name, *figures, round(figures[0] - figures[1], 1), *comparison_cells(test, 1, 100), len(runs)])
+        tests[name] = compare_seeds(observed, expected)
+        figures[name] = [round(100 * float(np.mean([run.score for run in side])), 1) for side in (observed, expected)]
+    compared = comparison_cells(tests, 1, 100)
+    rows = [[name, *figures[name], *compared[name], len(runs)] for name in tests]
     note = (
         f"`python benchmarks/area_borders.py`: {len(lines)} sentences; areas of two or more characters with the largest weight of each "
         f"query and head, and of areas of the same length in the same sentence. {versions()}."
     )
-    write(arguments.out, ["border", "heaviest areas, %", "chance, %", "difference", "95 % interval", "p", "over", "seeds"], rows, note)
+    write(arguments.out, ["border", "heaviest areas, %", "chance, %", *COMPARED, "seeds"], rows, note)
 
 
 if __name__ == "__main__":

@@ -18,12 +18,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from harness import RESULTS, comparison_cells, machine, options, regard, write
+from harness import COMPARED, RESULTS, comparison_cells, machine, options, regard, write
 from scenes import COMMON, TRANSFORMER, conventional
 
 from regard.data.synthetic.scene_files import read_scenes, write_scenes
 from regard.data.synthetic.scenes import Scene, generate_scenes
-from regard.metrics.seeds import compare_seeds, run_score
+from regard.metrics.seeds import RunScore, compare_seeds, run_score
 from regard.ops import area_spans
 from regard.tasks.captioning_prediction import Captioner
 from regard.tasks.synthetic_data import SIZES
@@ -97,32 +97,26 @@ def contrast(found: Sequence[Choice], scenes: int) -> tuple[np.ndarray, np.ndarr
     return sums[0], sums[1]
 
 
+def larger_and_smaller(runs: list[list[Choice]], scenes: int) -> tuple[list[RunScore], list[RunScore]]:
+    """Return the scores of the larger objects of each scene, by run, and those of the smaller ones."""
+    pairs = [contrast(run, scenes) for run in runs]
+    return [run_score("mean", larger) for larger, _ in pairs], [run_score("mean", smaller) for _, smaller in pairs]
+
+
 def table(results: dict[str, list[list[Choice]]], scenes: int, grid: tuple[int, int]) -> tuple[list[str], list[list[Any]]]:
     """Return columns and rows: a row for each model."""
     sizes = (1, 4, 9)
     columns = ["areas", *(f"heaviest, object of {size}" for size in sizes), "overlap, %", *(f"mean, object of {size}" for size in sizes)]
-    columns += ["larger less smaller", "95 % interval", "p", "over", "seeds"]
-    rows: list[list[Any]] = []
+    columns += ["larger less smaller", *COMPARED[1:], "seeds"]
+    tests = {name: compare_seeds(*larger_and_smaller(runs, scenes)) for name, runs in results.items()}
+    compared, rows = comparison_cells(tests, 2), []
     for name, runs in results.items():
         chosen, means = (
             [round(float(np.mean([getattr(each, what) for run in runs for each in run if each.object == size])), 2) for size in sizes]
             for what in ("chosen", "mean")
         )
         overlap = 100 * float(np.mean([each.overlap for run in runs for each in run]))
-        pairs = [contrast(run, scenes) for run in runs]
-        large, small = ([run_score("mean", pair[side]) for pair in pairs] for side in (0, 1))
-        test = compare_seeds(large, small)
-        rows.append(
-            [
-                MODELS[name][0],
-                *chosen,
-                round(overlap, 1),
-                *means,
-                round(test.difference, 2),
-                *comparison_cells(test, 2),
-                len(runs),
-            ]
-        )
+        rows.append([MODELS[name][0], *chosen, round(overlap, 1), *means, *compared[name], len(runs)])
     spans = area_spans(grid, (3, 3))
     chance = float((spans[:, 2] * spans[:, 3]).double().mean())
     even = [round(chance, 2)] * len(sizes)

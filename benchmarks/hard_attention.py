@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from harness import RESULTS, comparison_cells, machine, median, options, spread, write
+from harness import COMPARED, RESULTS, comparison_cells, machine, median, options, spread, write
 from scenes import HARD, SHOW, measure, scene_sets, train
 
 from regard.data.synthetic.scenes import Scene
@@ -33,6 +33,7 @@ MODELS: dict[str, tuple[str, list[str]]] = {
     "sentence": ("hard: reward of the sentence, no soft start", PUBLISHED),
     "published": ("hard as published: the same, attending before the last word is read", [*PUBLISHED, "model.query_state=previous"]),
 }
+OWN = "ours", "argmax"
 MODES = {"argmax": "best cell", "sample": "sampled cell", "expected": "expected weights"}
 
 
@@ -54,28 +55,14 @@ def decode(captioner: Captioner, mode: str | None, pictures: Sequence[Path], sce
 
 def table(results: dict[tuple[str, str | None], list[Measured]]) -> tuple[list[str], list[list[Any]]]:
     """Return columns and rows: a row for each model and way to decode that was measured."""
-    columns = [
-        "trained",
-        "decoded",
-        "true captions, %",
-        "difference",
-        "95 % interval",
-        "p",
-        "over",
-        "pointing, %",
-        "entropy, nats",
-        "seeds",
-    ]
-    rows = []
+    columns = ["trained", "decoded", "true captions, %", *COMPARED, "pointing, %", "entropy, nats", "seeds"]
+    ours = [run.true for run in results.get(OWN, [])]
+    tests = {key: compare_seeds([run.true for run in runs], ours) for key, runs in results.items() if ours and key != OWN}
+    compared, rows = comparison_cells(tests, 1), []
     for (name, mode), runs in results.items():
         row: list[Any] = [MODELS[name][0], "weights" if mode is None else MODES[mode]]
         row.append(spread([run.true.score for run in runs], 1, "{} [{}, {}]"))
-        ours = results.get(("ours", "argmax"), [])
-        if ours and (name, mode) != ("ours", "argmax"):
-            test = compare_seeds([run.true for run in runs], [run.true for run in ours])
-            row += [round(test.difference, 1), *comparison_cells(test, 1)]
-        else:
-            row += [None] * 4
+        row += compared.get((name, mode), [None] * len(COMPARED))
         row.append(spread([run.figures.get("pointing all", 0.0) for run in runs], 1, "{} [{}, {}]"))
         rows.append([*row, median([run.figures.get("entropy", 0.0) for run in runs], 2), len(runs)])
     return columns, rows

@@ -27,6 +27,7 @@ RESULTS = ROOT / "docs" / "results"
 MEBIBYTE = 2**20
 MIN_SECONDS = 0.05  # a round repeats what is shorter
 Found = TypeVar("Found")
+Key = TypeVar("Key")
 
 
 def options(doc: str | None, *, out: Path | None = None, **numbers: int) -> argparse.ArgumentParser:
@@ -94,12 +95,19 @@ def mean_range(values: Sequence[float]) -> str:
     return f"{statistics.mean(values):.2f} ({min(values):.2f} to {max(values):.2f})"
 
 
-def comparison_cells(test: SeedComparison, digits: int, scale: float = 1.0, *, corrected: float | None = None) -> list[str]:
-    """Return the cells of a comparison's 95 % interval, its p, or that corrected for several comparisons, and what both cover."""
+COMPARED = ["difference", "95 % interval", "p, corrected", "over"]
+
+
+def comparison_cells(tests: Mapping[Key, SeedComparison], digits: int, scale: float = 1.0) -> dict[Key, list[Any]]:
+    """Return what stands under COMPARED for each comparison of a table; p is corrected for all of them (Holm)."""
+    from regard.metrics.significance import holm
     from regard.study.findings import p_text
 
-    interval = " to ".join(f"{scale * end:+.{digits}f}" for end in test.interval)
-    return [interval, p_text(test.p_value if corrected is None else corrected).removeprefix("= "), test.over]
+    cells = {}
+    for (key, test), p_value in zip(tests.items(), holm([test.p_value for test in tests.values()]), strict=True):
+        interval = " to ".join(f"{scale * end:+.{digits}f}" for end in test.interval)
+        cells[key] = [round(scale * test.difference, digits), interval, p_text(p_value).removeprefix("= "), test.over]
+    return cells
 
 
 # Machine and memory ----------------------------------------------------------------------------------------------------

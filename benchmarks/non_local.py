@@ -13,31 +13,26 @@ from pathlib import Path
 from typing import Any, get_args
 
 from hard_attention import Measured, decode
-from harness import RESULTS, comparison_cells, machine, options, spread, write
+from harness import COMPARED, RESULTS, comparison_cells, machine, options, spread, write
 from scenes import SHOW, scene_sets, train
 
 from regard.config.images import NonLocalForm
 from regard.metrics.seeds import compare_seeds
-from regard.metrics.significance import holm
 from regard.tasks.captioning_prediction import Captioner
 
 SETTINGS = [*SHOW, "model.encoder.channels=[16, 24, 48]", "model.encoder.depth=[0, 0, 1]", "training.batch_tokens=400"]
 FORMS: list[str] = ["none", *get_args(NonLocalForm)]
-COLUMNS = ["block", "true captions, %", "difference", "95 % interval", "p, corrected", "over", "pointing, %", "seeds"]
+COLUMNS = ["block", "true captions, %", *COMPARED, "pointing, %", "seeds"]
 
 
 def table(results: dict[str, list[Measured]]) -> list[list[Any]]:
     """Return a row for each form that was measured; differences are from no block."""
     plain = [run.true for run in results["none"]]
     tests = {form: compare_seeds([run.true for run in runs], plain) for form, runs in results.items() if form != "none"}
-    corrected = dict(zip(tests, holm([test.p_value for test in tests.values()]), strict=True))
-    rows = []
+    compared, rows = comparison_cells(tests, 1), []
     for form, runs in results.items():
         row: list[Any] = [form.replace("_", " "), spread([run.true.score for run in runs], 1, "{} [{}, {}]")]
-        if form in tests:
-            row += [round(tests[form].difference, 1), *comparison_cells(tests[form], 1, corrected=corrected[form])]
-        else:
-            row += [None] * 4
+        row += compared.get(form, [None] * len(COMPARED))
         pointing = [run.figures["pointing all"] for run in runs if "pointing all" in run.figures]  # else no word names an object
         row += [spread(pointing, 1, "{} [{}, {}]") if pointing else None, len(runs)]
         rows.append(row)

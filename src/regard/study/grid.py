@@ -29,7 +29,7 @@ from regard.config import LanguageConfig, RunConfig, TranslationConfig, describe
 from regard.config.study import StudyCell, StudyConfig, cell_config, study_cells, training_settings
 from regard.data.lines import read_lines, write_files
 from regard.data.vocabulary import check_vocabulary
-from regard.errors import ConfigError, RegardError, TrainingError
+from regard.errors import ConfigError, RegardError, TrainingError, counted
 from regard.jobs import Pool, WorkerLost
 from regard.jobs.pool import Answer, Job
 from regard.jobs.process_worker import child_command
@@ -52,6 +52,7 @@ from regard.study.results import (
     read_result,
     result_file,
 )
+from regard.tasks.language_training import unknown_tokens
 from regard.tasks.table import TASKS
 from regard.tasks.translation_evaluation import check_known_links
 from regard.training import StopSignal, run_lock
@@ -259,14 +260,29 @@ def _check_test_files(study: StudyConfig, beside: Path) -> None:
         for key, value in data.test.items():
             if key not in VALUES and not Path(value).exists():
                 raise ConfigError(f"{study.name}: data.{name}.test.{key}: {value}: no such file; no run could be measured")
-        if study.task == "lm" and not any(True for _ in read_lines(data.test["text"])):
-            raise ConfigError(f"{study.name}: data.{name}.test.text: {data.test['text']}: no lines, expected one or more")
+        if study.task == "lm":
+            configs = [cast(LanguageConfig, cell_config(study, cell, folder=beside)) for cell in study_cells(study) if cell.data == name]
+            _check_test_text(f"{study.name}: data.{name}.test.text", study, configs, data.test["text"])
         if study.task == "translation":
             configs = [cast(TranslationConfig, cell_config(study, cell, folder=beside)) for cell in study_cells(study) if cell.data == name]
             for config in {config.pair_columns: config for config in configs}.values():
                 _check_inputs(f"{study.name}: data.{name}.test", config, data.test)
         if (links := known_links(data.test)) is not None:
             check_known_links(pairs_of(cast(TranslationConfig, cell_config(study, first[name], folder=beside)), data.test), links)
+
+
+def _check_test_text(name: str, study: StudyConfig, configs: Sequence[LanguageConfig], text: str) -> None:
+    """Check that a test text has lines, and no unknown tokens if bits per byte are compared."""
+    lines = list(read_lines(text))
+    if not lines:
+        raise ConfigError(f"{name}: {text}: no lines, expected one or more")
+    if study.compared_by == "bits per byte":
+        for config in {str((config.vocabulary, config.data, config.start)): config for config in configs}.values():
+            if unknown := unknown_tokens(config, lines):
+                raise ConfigError(
+                    f"{name}: {text}: {counted(unknown, 'token')} that a vocabulary of kind {config.vocabulary.kind} learned from "
+                    f"{config.data.text} does not have: bits per byte are not defined; vocabulary.kind=bpe knows every text"
+                )
 
 
 def _check_inputs(name: str, config: TranslationConfig, test: Mapping[str, str]) -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,6 +16,7 @@ from torch import nn
 from regard import progress
 from regard.config import LanguageConfig
 from regard.data.batching import split_batch
+from regard.data.lines import write_files
 from regard.data.running_text import EncodedText, SeparateLines, TextBatch, TextStreams, encode_text
 from regard.data.token_cache import TOKENS
 from regard.data.vocabulary import Vocabulary
@@ -110,6 +112,35 @@ def check_language_settings(config: LanguageConfig) -> None:
     check_memory(lambda: build_language_model(config.model, vocab_size=8))
 
 
+def unknown_tokens(config: LanguageConfig, lines: Iterable[str]) -> int:
+    """Return how many tokens of lines the vocabulary that a training has, or will learn, does not know.
+
+    Raises:
+        DataError: the training text cannot be read, or the vocabulary of `start.run`.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     _ = Path(folder, "text").write_text("a dog\na cat\n" * 9)
+        ...     config = LanguageConfig.model_validate({"data": {"text": f"{folder}/text"}, "vocabulary": {"kind": "word"}})
+        ...     unknown_tokens(config, ["a bird", "a cat"])
+        1
+    """
+    if config.vocabulary.kind == "bpe":
+        return 0
+    with tempfile.TemporaryDirectory() as name:
+        file = Path(config.start.run if config.start else name) / VOCABULARY
+        if config.start is None:
+            write_files({file: _learn_vocabulary(config, TrainingLines(config, Path(name)))})
+        return encode_text(lines, Vocabulary.load(file)).unknown
+
+
+def _learn_vocabulary(config: LanguageConfig, text: TrainingLines) -> bytes:
+    settings = config.vocabulary
+    texts, total = text.sample(settings.sample), min(settings.sample, text.size)
+    return make_vocabulary(settings, texts, total, file=str(config.data.text))
+
+
 class LanguageTraining(TaskTraining[LanguageConfig]):
     """The training of a language model."""
 
@@ -125,9 +156,7 @@ class LanguageTraining(TaskTraining[LanguageConfig]):
 
     def make(self) -> dict[str, bytes]:
         """Train the vocabulary."""
-        settings, text = self.config.vocabulary, self._lines[0]
-        texts, total = text.sample(settings.sample), min(settings.sample, text.size)
-        return {VOCABULARY: make_vocabulary(settings, texts, total, file=str(self.config.data.text))}
+        return {VOCABULARY: _learn_vocabulary(self.config, self._lines[0])}
 
     def encode(self) -> None:
         """Encode the text, and build the model, which defines the carried state."""
