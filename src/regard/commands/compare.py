@@ -38,6 +38,7 @@ def compare(
     are trained at a time, here or on the machines of a cluster.
     """
     from regard.config.study import load_study
+    from regard.config.unused import unused_in_study
     from regard.jobs import open_pool
     from regard.study.cost import estimate
     from regard.study.explained import method_table
@@ -54,6 +55,8 @@ def compare(
         for line in aligned(*costs):
             write_line(line)
         return
+    for note in unused_in_study(found, beside=study.parent):
+        write_message(note)
     folder = out if out is not None else Path("runs") / (found.name if scale is None else f"{found.name}_{scale}")
 
     reports = 0

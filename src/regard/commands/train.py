@@ -105,6 +105,7 @@ def _train(
 
         sys.stdout.write(dump_config(settings))
         return
+    from regard.config.unused import unused_settings
     from regard.tasks.classification_data import read_labelled_file
     from regard.tasks.classification_evaluation import describe_labels, evaluate_labels
     from regard.tasks.classification_run import open_sentence_run
@@ -115,6 +116,8 @@ def _train(
     examples = None if test is None else read_labelled_file(settings, test)
     if out is None:
         raise ConfigError("--out RUN: needed, the folder the run goes to")
+    for note in unused_settings(settings).values():
+        write_message(note)
     bound_free_memory(TRAINING_BYTES)  # every batch has tensors of other sizes
     result = train_task(TASKS[task].training, settings, out)
     if result.interrupted is not None:

@@ -53,6 +53,19 @@ class Frozen(BaseModel):
         return values
 
 
+def unused_if(**values: tuple[Any, ...]) -> dict[str, Any]:
+    """Return the `json_schema_extra` of a setting that has no effect while others have these values, all of them.
+
+    Args:
+        values: of settings of the same section, or `**{"model.kind": ...}` from the root; null if there is no such setting.
+
+    Example:
+        >>> Field(default=1, json_schema_extra=unused_if(kind=("plain",))).json_schema_extra
+        {'unused_if': {'kind': ('plain',)}}
+    """
+    return {"unused_if": values}
+
+
 class WrongValue(ValueError):
     """Raised by a validator of several settings, for one of them.
 
@@ -83,7 +96,11 @@ class VocabularyConfig(Frozen):
     size: int = Field(default=8000, ge=8, le=MAX_ENTRIES, description="max entries, special tokens included")
     shared: bool = Field(default=True, description="one vocabulary for both sides")
     min_count: int = Field(
-        default=1, ge=1, le=MAX_COUNT, description="rarer words or characters become the unknown token (word, character)"
+        default=1,
+        ge=1,
+        le=MAX_COUNT,
+        description="rarer words or characters become the unknown token (word, character)",
+        json_schema_extra=unused_if(kind=("bpe", "unigram")),
     )
     sample: int = Field(
         default=250_000,
@@ -112,9 +129,19 @@ class TrainingConfig(Frozen):
     )
     optimizer: Literal["adamw", "adam", "sgd", "adadelta", "rmsprop", "adagrad"] = "adamw"
     learning_rate: float = Field(default=1e-3, gt=0, le=MAX_RATE)
-    betas: tuple[Beta, Beta] = (0.9, 0.999)
-    rho: Beta = Field(default=0.95, description="adadelta, rmsprop: decay of the running mean of squared gradients")
-    eps: float = Field(default=1e-8, gt=0, le=MAX_RATE, description="adadelta starts too slowly with less than 1e-6")
+    betas: tuple[Beta, Beta] = Field(default=(0.9, 0.999), json_schema_extra=unused_if(optimizer=("sgd", "adadelta", "rmsprop", "adagrad")))
+    rho: Beta = Field(
+        default=0.95,
+        description="adadelta, rmsprop: decay of the running mean of squared gradients",
+        json_schema_extra=unused_if(optimizer=("adamw", "adam", "sgd", "adagrad")),
+    )
+    eps: float = Field(
+        default=1e-8,
+        gt=0,
+        le=MAX_RATE,
+        description="adadelta starts too slowly with less than 1e-6",
+        json_schema_extra=unused_if(optimizer=("sgd",)),
+    )
     weight_decay: float = Field(default=0.0, ge=0, le=MAX_RATE)
     schedule: Literal["constant", "inverse_sqrt", "cosine", "linear", "halving"] = "constant"
     warmup_updates: int = Field(default=0, ge=0, le=MAX_COUNT, description="updates of linear warm-up")
@@ -122,7 +149,13 @@ class TrainingConfig(Frozen):
     halve_every: int | None = Field(
         default=None, ge=1, le=MAX_COUNT, description="halving: updates between halvings, the first right after `halve_after`"
     )
-    final_fraction: float = Field(default=0.0, ge=0, le=1, description="cosine, linear: last learning rate as a fraction of the peak")
+    final_fraction: float = Field(
+        default=0.0,
+        ge=0,
+        le=1,
+        description="cosine, linear: last learning rate as a fraction of the peak",
+        json_schema_extra=unused_if(schedule=("constant", "inverse_sqrt", "halving")),
+    )
     label_smoothing: float = Field(default=0.0, ge=0.0, lt=1.0)
     clip_norm: float | None = Field(default=1.0, gt=0, le=MAX_RATE)
     precision: Literal["auto", "fp32", "bf16", "fp16"] = Field(

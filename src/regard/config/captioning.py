@@ -19,6 +19,7 @@ from regard.config.base import (
     NormalizerName,
     RunConfig,
     VocabularyConfig,
+    unused_if,
 )
 from regard.config.images import GridAreaConfig, ImageConfig, Size, SmallCNNConfig
 
@@ -122,7 +123,7 @@ class ShowConfig(CaptionerSettings):
     feature_dim: int = Field(default=256, ge=1, le=MAX_SIZE, description="D: features per cell, after a linear layer")
     attention: Literal["soft", "hard"] = "soft"
     normalizer: NormalizerName = Field(default="softmax", description="sparsemax, entmax15: many attention weights are exactly 0")
-    hard: HardConfig = HardConfig()
+    hard: HardConfig = Field(default=HardConfig(), json_schema_extra=unused_if(attention=("soft",)))
     area: GridAreaConfig | None = Field(default=None, description="null: attend to single cells")
     query_state: Literal["previous", "current"] = Field(
         default="previous", description="previous: attend before reading the last word, as published; current: after it"
@@ -130,7 +131,11 @@ class ShowConfig(CaptionerSettings):
     doubly_stochastic: float = Field(
         default=0.0, ge=0, le=MAX_RATE, description="lambda of the penalty on cells with too much or too little attention"
     )
-    penalty: Literal["paper", "mean"] = Field(default="paper", description="scaling of that penalty: summed over cells, or their mean")
+    penalty: Literal["paper", "mean"] = Field(
+        default="paper",
+        description="scaling of that penalty: summed over cells, or their mean",
+        json_schema_extra=unused_if(doubly_stochastic=(0.0,)),
+    )
     dropout: float = Field(default=0.3, ge=0.0, lt=1.0, description="on embeddings, the state and before the output layer")
 
 
@@ -148,7 +153,11 @@ class CaptionTransformerConfig(CaptionerSettings):
     normalizer: NormalizerName = Field(default="softmax", description="sparsemax, entmax15: many attention weights are exactly 0")
     area: GridAreaConfig | None = Field(default=None, description="null: every layer attends to single cells")
     area_layers: int = Field(
-        default=2, ge=1, le=MAX_LAYERS, description="areas in this many first layers of the encoder, and of the attention to the image"
+        default=2,
+        ge=1,
+        le=MAX_LAYERS,
+        description="areas in this many first layers of the encoder, and of the attention to the image",
+        json_schema_extra=unused_if(area=(None,)),
     )
     tie_embeddings: bool = Field(default=True, description="output layer = embedding")
     dropout: float = Field(default=0.1, ge=0.0, lt=1.0, description="on embeddings and residual branches")

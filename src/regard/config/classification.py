@@ -20,7 +20,10 @@ from regard.config.base import (
     RunConfig,
     TrainingConfig,
     VocabularyConfig,
+    unused_if,
 )
+
+NOT_STRUCTURED = {"pooling": ("max", "mean", "last")}
 
 
 class LabelledDataConfig(Frozen):
@@ -99,11 +102,35 @@ class SentenceModelSettings(Frozen):
     embed_dim: int = Field(default=100, ge=1, le=MAX_SIZE)
     tune_embeddings: bool = Field(default=True, description="false: freeze the word vectors")
     pooling: Literal["structured", "max", "mean", "last"] = Field(default="structured", description="pooling of the states to one vector")
-    hops: int = Field(default=4, ge=1, le=MAX_LAYERS, description="r: weighted sums of structured self-attention")
-    attention_dim: int = Field(default=64, ge=1, le=MAX_SIZE, description="d_a: width of the hidden layer of structured self-attention")
-    normalizer: NormalizerName = Field(default="softmax", description="structured pooling; sparsemax, entmax15: many weights are exactly 0")
-    penalty: float = Field(default=0.0, ge=0, le=MAX_RATE, description="coefficient of ||A A^T - I||_F^2, which keeps hops apart")
-    penalty_reduction: Literal["sum", "mean"] = Field(default="mean", description="mean: the authors' code; sum: as published, r^2 times")
+    hops: int = Field(
+        default=4,
+        ge=1,
+        le=MAX_LAYERS,
+        description="r: weighted sums of structured self-attention",
+        json_schema_extra=unused_if(**NOT_STRUCTURED),
+    )
+    attention_dim: int = Field(
+        default=64,
+        ge=1,
+        le=MAX_SIZE,
+        description="d_a: width of the hidden layer of structured self-attention",
+        json_schema_extra=unused_if(**NOT_STRUCTURED),
+    )
+    normalizer: NormalizerName = Field(
+        default="softmax",
+        description="structured pooling; sparsemax, entmax15: many weights are exactly 0",
+        json_schema_extra=unused_if(**NOT_STRUCTURED),
+    )
+    penalty: float = Field(
+        default=0.0,
+        ge=0,
+        le=MAX_RATE,
+        description="coefficient of ||A A^T - I||_F^2, which keeps hops apart",
+        json_schema_extra=unused_if(**NOT_STRUCTURED),
+    )
+    penalty_reduction: Literal["sum", "mean"] = Field(
+        default="mean", description="mean: the authors' code; sum: as published, r^2 times", json_schema_extra=unused_if(penalty=(0.0,))
+    )
     mlp_dim: int | None = Field(default=128, ge=1, le=MAX_SIZE, description="hidden units of the output layers; null: one linear layer")
     dropout: float = Field(default=0.5, ge=0.0, lt=1.0, description="before and after the hidden units of the last layers")
     embed_dropout: float = Field(default=0.5, ge=0.0, lt=1.0, description="on embedded words")
@@ -145,7 +172,13 @@ class EntailmentModelConfig(SentenceModelSettings):
     fusion: Literal["gated", "features"] = Field(
         default="gated", description="gated: (M_p W_p) * (M_h W_h), Lin et al. 2017; features: [p; h; |p - h|; p * h]"
     )
-    fusion_dim: int | None = Field(default=None, ge=1, le=MAX_SIZE, description="width of a gated hop; null: that of the states")
+    fusion_dim: int | None = Field(
+        default=None,
+        ge=1,
+        le=MAX_SIZE,
+        description="width of a gated hop; null: that of the states",
+        json_schema_extra=unused_if(fusion=("features",)),
+    )
 
 
 class ClassificationConfig(RunConfig):

@@ -6,10 +6,12 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from regard.config.base import MAX_COUNT, MAX_LAYERS, MAX_LENGTH, MAX_SIZE, Frozen, NormalizerName, RunConfig, TrainingConfig
+from regard.config.base import MAX_COUNT, MAX_LAYERS, MAX_LENGTH, MAX_SIZE, Frozen, NormalizerName, RunConfig, TrainingConfig, unused_if
 
 PARTS: dict[str, Literal[1, 2, 3]] = {"none": 1, "plain": 1, "key_value": 2, "key_value_predict": 3}
 """Number of parts into which each attention splits a hidden state; `ngram` splits it into `order - 1`."""
+NO_ATTENTION: dict[str, tuple[str, ...]] = {"attention": ("none", "ngram")}
+SEPARATE = {"data.context": ("separate",)}
 
 
 class LanguageDataConfig(Frozen):
@@ -29,7 +31,11 @@ class LanguageDataConfig(Frozen):
         default="continuous",
         description="continuous: lines follow each other and the state is carried over; separate: each line is an example",
     )
-    shuffle: bool = Field(default=False, description="continuous: put the lines in a new order for every epoch")
+    shuffle: bool = Field(
+        default=False,
+        description="continuous: put the lines in a new order for every epoch",
+        json_schema_extra=unused_if(context=("separate",)),
+    )
 
 
 class LanguageModelConfig(Frozen):
@@ -52,12 +58,26 @@ class LanguageModelConfig(Frozen):
         default="key_value",
         description="use of a hidden state by later steps: none, one vector as key and value, separate parts, or (ngram) one part per step",
     )
-    normalizer: NormalizerName = Field(default="softmax", description="sparsemax, entmax15: many attention weights are exactly 0")
-    order: int = Field(default=4, ge=2, le=MAX_LAYERS, description="N of ngram: the last N - 1 states predict")
-    window: int = Field(default=15, ge=1, le=MAX_SIZE, description="L: number of previous states to attend to")
+    normalizer: NormalizerName = Field(
+        default="softmax",
+        description="sparsemax, entmax15: many attention weights are exactly 0",
+        json_schema_extra=unused_if(**NO_ATTENTION),
+    )
+    order: int = Field(
+        default=4,
+        ge=2,
+        le=MAX_LAYERS,
+        description="N of ngram: the last N - 1 states predict",
+        json_schema_extra=unused_if(attention=("none", "plain", "key_value", "key_value_predict")),
+    )
+    window: int = Field(
+        default=15, ge=1, le=MAX_SIZE, description="L: number of previous states to attend to", json_schema_extra=unused_if(**NO_ATTENTION)
+    )
     tie_embeddings: bool = Field(default=True, description="output layer = embedding")
     dropout: float = Field(default=0.3, ge=0.0, lt=1.0, description="on embeddings, between layers and before the output layer")
-    attention_dropout: float = Field(default=0.0, ge=0.0, lt=1.0, description="on attention weights")
+    attention_dropout: float = Field(
+        default=0.0, ge=0.0, lt=1.0, description="on attention weights", json_schema_extra=unused_if(**NO_ATTENTION)
+    )
 
     @model_validator(mode="after")
     def _check(self) -> LanguageModelConfig:
@@ -85,12 +105,29 @@ class LanguageTrainingConfig(TrainingConfig):
         32
     """
 
-    chunk_length: int = Field(
-        default=35, ge=1, le=MAX_LENGTH, description="continuous: tokens per stream and batch; gradients go no further back"
+    batch_tokens: int = Field(
+        default=4096,
+        ge=1,
+        le=MAX_COUNT,
+        description="separate: max padded tokens per batch",
+        json_schema_extra=unused_if(**{"data.context": ("continuous",)}),
     )
-    streams: int = Field(default=32, ge=1, le=MAX_COUNT, description="continuous: streams of the text per batch")
+    chunk_length: int = Field(
+        default=35,
+        ge=1,
+        le=MAX_LENGTH,
+        description="continuous: tokens per stream and batch; gradients go no further back",
+        json_schema_extra=unused_if(**SEPARATE),
+    )
+    streams: int = Field(
+        default=32, ge=1, le=MAX_COUNT, description="continuous: streams of the text per batch", json_schema_extra=unused_if(**SEPARATE)
+    )
     stream_groups: int = Field(
-        default=1, ge=1, le=MAX_COUNT, description="continuous: interleaved batches with separate streams; a multiple of the processes"
+        default=1,
+        ge=1,
+        le=MAX_COUNT,
+        description="continuous: interleaved batches with separate streams; a multiple of the processes",
+        json_schema_extra=unused_if(**SEPARATE),
     )
 
 

@@ -188,7 +188,7 @@ def changed_values(old: Frozen, new: Frozen) -> dict[str, tuple[Any, Any]]:
         >>> changed_values(TranslationConfig(), load_config(None, ["training.seed=2"]))
         {'training.seed': (1, 2)}
     """
-    a, b = _flatten(old.model_dump(mode="json")), _flatten(new.model_dump(mode="json"))
+    a, b = flatten(old.model_dump(mode="json")), flatten(new.model_dump(mode="json"))
     return {key: (a.get(key), b.get(key)) for key in {**a, **b} if a.get(key) != b.get(key)}
 
 
@@ -196,11 +196,17 @@ def _plain(value: object) -> str:
     return shown(value) if len(str(value)) > LONGEST_SHOWN else str(value)
 
 
-def _flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return the values of a nested mapping by key path.
+
+    Example:
+        >>> flatten({"model": {"dropout": 0.1}})
+        {'model.dropout': 0.1}
+    """
     flat: dict[str, Any] = {}
     for key, value in tree.items():
         if isinstance(value, Mapping):
-            flat.update(_flatten(value, f"{prefix}{key}."))
+            flat.update(flatten(value, f"{prefix}{key}."))
         else:
             flat[prefix + key] = value
     return flat

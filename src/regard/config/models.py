@@ -7,7 +7,7 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from regard.config.base import MAX_LAYERS, MAX_LENGTH, MAX_RATE, MAX_SIZE, Frozen, NormalizerName
+from regard.config.base import MAX_LAYERS, MAX_LENGTH, MAX_RATE, MAX_SIZE, Frozen, NormalizerName, unused_if
 from regard.config.images import GridAreaConfig, KeyMode, LayeredImageConfig, SecondImageConfig
 
 ScoreName = Literal["additive", "concat", "dot", "scaled_dot", "general", "location", "cosine"]
@@ -45,13 +45,27 @@ class AttentionConfig(Frozen):
     query_state: Literal["previous", "current"] = Field(
         default="previous", description="previous: Bahdanau, attend before the cell; current: Luong, attend after it"
     )
-    attention_dim: int = Field(default=256, ge=1, le=MAX_SIZE, description="width of additive and concat scores")
+    attention_dim: int = Field(
+        default=256,
+        ge=1,
+        le=MAX_SIZE,
+        description="width of additive and concat scores",
+        json_schema_extra=unused_if(**{"score": ("dot", "scaled_dot", "general", "location", "cosine"), "model.second": (None,)}),
+    )
     window: Literal["global", "local_m", "local_p"] = Field(
         default="global", description="all positions, or Luong's monotonic or predicted window"
     )
-    radius: int = Field(default=10, ge=1, le=MAX_SIZE, description="D: a local window spans 2D+1 positions")
+    radius: int = Field(
+        default=10, ge=1, le=MAX_SIZE, description="D: a local window spans 2D+1 positions", json_schema_extra=unused_if(window=("global",))
+    )
     input_feeding: bool = Field(default=False, description="feed the last attentional state to the next step (current only)")
-    max_source_length: int = Field(default=200, ge=1, le=MAX_SIZE, description="positions a location score can reach")
+    max_source_length: int = Field(
+        default=200,
+        ge=1,
+        le=MAX_SIZE,
+        description="positions a location score can reach",
+        json_schema_extra=unused_if(score=("additive", "concat", "dot", "scaled_dot", "general", "cosine")),
+    )
     coverage: bool = Field(default=False, description="score by the attention of all earlier steps, too (additive only; See et al. 2017)")
     coverage_loss: float = Field(default=0.0, ge=0, le=MAX_RATE, description="lambda of the loss on attending twice; 1 in the paper")
 

@@ -18,8 +18,11 @@ from regard.config.base import (
     RunConfig,
     TrainingConfig,
     VocabularyConfig,
+    unused_if,
 )
 from regard.config.models import ModelConfig, RNNConfig, SecondInputSettings
+
+NO_LINKS = {"links": (None,), "links_from": (None,)}
 
 
 class TranslationDataConfig(Frozen):
@@ -84,14 +87,26 @@ class TranslationTrainingConfig(TrainingConfig):
         default=None, description="word links of the training pairs that an attention learns, one line per pair, such as 0-0 2-1"
     )
     links_from: str | None = Field(default=None, description="run whose attention links the training pairs, instead of `links`")
-    links_unit: Literal["word", "character"] = Field(default="word", description="what the numbers of the links count")
-    links_weight: float = Field(default=0.05, gt=0, le=MAX_RATE, description="weight of their loss")
-    links_layer: int | None = Field(
-        default=None, ge=1, le=MAX_LAYERS, description="decoder layer whose attention learns them, from 1; null: the second to last"
+    links_unit: Literal["word", "character"] = Field(
+        default="word", description="what the numbers of the links count", json_schema_extra=unused_if(**NO_LINKS)
     )
-    links_head: int | None = Field(default=None, ge=1, le=MAX_SIZE, description="its head, from 1; null: the first")
+    links_weight: float = Field(
+        default=0.05, gt=0, le=MAX_RATE, description="weight of their loss", json_schema_extra=unused_if(**NO_LINKS)
+    )
+    links_layer: int | None = Field(
+        default=None,
+        ge=1,
+        le=MAX_LAYERS,
+        description="decoder layer whose attention learns them, from 1; null: the second to last",
+        json_schema_extra=unused_if(**NO_LINKS),
+    )
+    links_head: int | None = Field(
+        default=None, ge=1, le=MAX_SIZE, description="its head, from 1; null: the first", json_schema_extra=unused_if(**NO_LINKS)
+    )
     links_step: Literal["predicts", "reads"] = Field(
-        default="predicts", description="step whose attention links a target token: the one that predicts it, or the next, which reads it"
+        default="predicts",
+        description="step whose attention links a target token: the one that predicts it, or the next, which reads it",
+        json_schema_extra=unused_if(**NO_LINKS),
     )
 
     @model_validator(mode="after")

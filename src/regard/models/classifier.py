@@ -199,7 +199,8 @@ def build_classifier(
 
 def _set(model: SentenceClassifier, config: SentenceModelSettings, unknown: int) -> None:
     model.embed_dropout, model.word_dropout, model.unknown = config.embed_dropout, config.word_dropout, unknown
-    model.penalty, model.penalty_reduction = config.penalty, config.penalty_reduction
+    if config.pooling == "structured":
+        model.penalty, model.penalty_reduction = config.penalty, config.penalty_reduction
 
 
 def _encoder(
