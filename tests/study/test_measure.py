@@ -19,10 +19,16 @@ from tests.tasks import tiny, tiny_captions, tiny_language, tiny_sentences
 AREA = {"type": "show", "embed_dim": 7, "decoder_dim": 11, "attention_dim": 5, "feature_dim": 6, "area": {"height": 2, "width": 2}}
 
 
+def named(found: RunMeasures) -> dict[str, float]:
+    """Return the scores by name; each has a signature."""
+    assert all(score.signature for score in found.scores)
+    return {score.name: score.value for score in found.scores}
+
+
 def check(found: RunMeasures, lines: int) -> None:
     """The counts of the items make the main score, which is one of the scores."""
     assert len(found.counts) == found.lines == lines
-    assert score_of_counts(found.metric, found.counts.sum(0)) == pytest.approx(found.scores[found.main], abs=1e-9)
+    assert score_of_counts(found.metric, found.counts.sum(0)) == pytest.approx(named(found)[found.main], abs=1e-9)
     assert found.seconds > 0
 
 
@@ -31,7 +37,7 @@ def test_translation(tmp_path: Path) -> None:
     test = tiny.write_pairs(tmp_path, repeats=1)
     found = measure_run("translation", run, test)
     check(found, len(Path(test["source"]).read_text().splitlines()))
-    assert {"BLEU", "chrF2", "perplexity"} <= set(found.scores)
+    assert {"BLEU", "chrF2", "perplexity"} <= set(named(found))
     assert attention_of("translation", run, test)["entropy"] > 0
     assert sum(count for _, count, _ in found.by_length) == found.lines
     other = measure_run("translation", run, test, metric="chrF2")
@@ -101,13 +107,13 @@ def test_a_language_model_reads_the_test_text_as_in_training(tmp_path: Path, con
     for metric in ("perplexity", "bits per byte"):
         found = measure_run("lm", tmp_path / "run", test, metric=metric)
         check(found, 3)
-        assert found.scores[metric] == pytest.approx(expected[f"{metric}, {context}"], rel=1e-5)
+        assert named(found)[metric] == pytest.approx(expected[f"{metric}, {context}"], rel=1e-5)
 
 
 def test_bits_per_byte_of_unknown_words_are_refused(tmp_path: Path) -> None:
     tiny_language.run(tmp_path, kind="word", training={"max_updates": 2})
     (tmp_path / "new").write_text("never-seen\n")
     measured = measure_run("lm", tmp_path / "run", {"text": str(tmp_path / "new")})
-    assert list(measured.scores) == ["perplexity"]
+    assert list(named(measured)) == ["perplexity"]
     with pytest.raises(DataError, match=r"new: 1 tokens are not in the vocabulary of .*run: bits per byte are not defined"):
         measure_run("lm", tmp_path / "run", {"text": str(tmp_path / "new")}, metric="bits per byte")

@@ -14,6 +14,7 @@ import pytest
 
 from regard.config import validate
 from regard.config.study import StudyCell, StudyConfig, load_study
+from regard.errors import ConfigError
 from regard.study import build_report, write_report
 from regard.study.report_files import conclusions, curves, findings, markdown, table, write_style
 from regard.study.results import result_file
@@ -307,3 +308,29 @@ def test_rows_by_length_that_not_all_runs_have_are_left_out(tmp_path: Path) -> N
         path.write_text(json.dumps({**json.loads(path.read_text()), "by_length": rows}))
     report = build_report(study_of("classification", seeds=(1, 2)), tmp_path, samples=1)
     assert [row.by_length for row in report.rows if row.variant == "plain"] == [{"0-8": 31.0}]
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "ways"),
+    [
+        ("possible:no", "possible:no|attention:layer 2, head 1", r"\(possible:no and possible:no\|attention\)"),
+        ("tok:13a", "tok:zh", r"\(tok:13a and tok:zh\)"),
+        (None, "tok:13a", r"\(not known and tok:13a\)"),
+    ],
+)
+def test_scores_measured_in_two_ways_are_not_averaged(tmp_path: Path, first: str | None, second: str, ways: str) -> None:
+    for seed, signature in ((1, first), (2, second)):
+        put(tmp_path, "classification", "a", "plain", seed, right(20))
+        path = result_file(tmp_path, StudyCell(data="a", variant="plain", seed=seed))
+        signatures = {} if signature is None else {"signatures": {"accuracy": signature}}
+        path.write_text(json.dumps({**json.loads(path.read_text()), **signatures}))
+    with pytest.raises(ConfigError, match=rf"results of a-plain-1 and a-plain-2 differ in how accuracy was measured {ways}; remove"):
+        build_report(study_of("classification", seeds=(1, 2)), tmp_path, samples=1)
+
+
+def test_values_that_each_run_has_for_itself_do_not_count(tmp_path: Path) -> None:
+    for seed, signature in ((1, "n:60|ci95:wilson 10.00-20.00|attention:layer 1"), (2, "n:60|ci95:wilson 30.00-40.00|attention:layer 2")):
+        put(tmp_path, "classification", "a", "plain", seed, right(20))
+        path = result_file(tmp_path, StudyCell(data="a", variant="plain", seed=seed))
+        path.write_text(json.dumps({**json.loads(path.read_text()), "signatures": {"accuracy": signature}}))
+    assert build_report(study_of("classification", seeds=(1, 2)), tmp_path, samples=1).rows[0].runs == 2

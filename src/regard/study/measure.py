@@ -19,7 +19,7 @@ from regard.data.lines import read_lines
 from regard.data.parallel import SentencePair, read_pairs
 from regard.data.running_text import encode_text, text_size
 from regard.errors import ConfigError, DataError, NoAttentionError
-from regard.metrics import bleu, chrf, exact_match
+from regard.metrics import Score, bleu, chrf, exact_match
 from regard.metrics.caption import caption_bleu_counts
 from regard.metrics.significance import item_counts
 from regard.tasks.attention_records import attention_records
@@ -45,7 +45,7 @@ class RunMeasures(NamedTuple):
     """Test results of a run.
 
     Attributes:
-        scores: by name.
+        scores: with their signatures.
         metric: metric of the main score, see `regard.metrics.significance.score_of_counts`.
         main: the name of the main score.
         counts: (N, D) its counts per test item.
@@ -54,7 +54,7 @@ class RunMeasures(NamedTuple):
         by_length: translations only: (words of the source, sentences, BLEU), see `regard.tasks.translation_evaluation.Evaluation`.
     """
 
-    scores: dict[str, float]
+    scores: Sequence[Score]
     metric: str
     main: str
     counts: np.ndarray
@@ -104,8 +104,7 @@ def _translation(run: Path, test: Mapping[str, str], metric: str) -> RunMeasures
     else:
         kind = "bleu" if metric == "BLEU" else "chrf"
         counts = item_counts(kind, found.outputs, references)
-    scores = {score.name: score.value for score in found.scores}
-    return RunMeasures(scores, kind, metric, counts, found.seconds, len(pairs), tuple(found.by_length))
+    return RunMeasures(found.scores, kind, metric, counts, found.seconds, len(pairs), tuple(found.by_length))
 
 
 def known_links(test: Mapping[str, str]) -> KnownLinks | None:
@@ -131,7 +130,7 @@ def _captioning(run: Path, test: Mapping[str, str], metric: str) -> RunMeasures:
     else:
         values = np.array(found.items[metric])
         kind, counts = "mean", np.stack([values, np.ones_like(values)], 1)
-    return RunMeasures({score.name: score.value for score in found.scores}, kind, metric, counts, found.seconds, len(examples))
+    return RunMeasures(found.scores, kind, metric, counts, found.seconds, len(examples))
 
 
 def _labels(run: Path, test: Mapping[str, str], metric: str) -> RunMeasures:
@@ -141,7 +140,7 @@ def _labels(run: Path, test: Mapping[str, str], metric: str) -> RunMeasures:
     found = evaluate_labels(opened, file)
     seconds = time.perf_counter() - start
     counts = _percent([output == example.label for output, example in zip(found.outputs, file.examples, strict=True)])
-    return RunMeasures({score.name: score.value for score in found.scores}, "mean", metric, counts, seconds, len(counts))
+    return RunMeasures(found.scores, "mean", metric, counts, seconds, len(counts))
 
 
 def _percent(right: Sequence[bool]) -> np.ndarray:
@@ -155,10 +154,11 @@ def _language(run: Path, test: Mapping[str, str], metric: str) -> RunMeasures:
     seconds = time.perf_counter() - start
     tokens = np.array([[-line.total, len(line.log_probs)] for line in scored])
     sums = tokens.sum(0)
-    scores = {"perplexity": math.exp(sums[0] / sums[1])}
+    used = f"lines:{len(lines)}|text:{opened.config.data.context}"
+    scores = [Score("perplexity", math.exp(sums[0] / sums[1]), "per token", used)]
     text = encode_text(lines, opened.vocabulary)
     if not text.unknown:
-        scores["bits per byte"] = sums[0] / math.log(2) / text.size
+        scores.append(Score("bits per byte", sums[0] / math.log(2) / text.size, "bits", f"{used}|bytes:{text.size}"))
     elif metric == "bits per byte":
         raise DataError(f"{test['text']}: {text.unknown} tokens are not in the vocabulary of {run}: bits per byte are not defined")
     if metric == "perplexity":

@@ -102,7 +102,8 @@ def build_report(study: StudyConfig, folder: Path, *, samples: int = 100_000) ->
 
     Raises:
         DataError: there is no result yet.
-        ConfigError: a result is damaged or uses another metric, or two of one data set were measured on different test sets.
+        ConfigError: a result is damaged or uses another metric, or two were measured in different ways: those of one data set on
+            different test sets, or those of one variant with scores of different signatures.
 
     Example:
         >>> from regard.config import validate
@@ -127,6 +128,8 @@ def build_report(study: StudyConfig, folder: Path, *, samples: int = 100_000) ->
     if not found:
         raise DataError(f"{folder}: no run of the study {study.name} is done")
     unknown = _check_test_sets(study, found)
+    for key, seeds in found.items():
+        _check_signatures("-".join(key), seeds)
     order = [(data, variant) for data in study.data for variant in study.variants if (data, variant) in found]
 
     compare = comparer(found, samples)
@@ -150,6 +153,26 @@ def _check_test_sets(study: StudyConfig, found: Found) -> tuple[str, ...]:
         unknown += check_one_test_set(results)
         runs += len(results)
     return tuple(unknown) if len(unknown) < runs else ()
+
+
+def _check_signatures(name: str, runs: Mapping[int, Mapping[str, Any]]) -> None:
+    """Refuse runs of a variant whose scores were measured in different ways, as by two versions: their mean would mean nothing."""
+    first, *others = [(seed, run.get("signatures", {})) for seed, run in runs.items()]
+    for seed, signatures in others:
+        for score in first[1] | signatures:
+            ways = [_way(each.get(score)) for each in (first[1], signatures)]
+            if ways[0] != ways[1]:
+                raise ConfigError(
+                    f"the results of {name}-{first[0]} and {name}-{seed} differ in how {score} was measured ({ways[0]} and {ways[1]}); "
+                    "remove the older ones to measure their runs again"
+                )
+
+
+def _way(signature: str | None) -> str:
+    # Without the values that each run has for itself.
+    if signature is None:
+        return "not known"
+    return "|".join(part.partition(":")[0] if part.startswith(("ci95:", "attention:")) else part for part in signature.split("|"))
 
 
 def _check_fields(path: Path, result: dict[str, Any]) -> None:
