@@ -16,11 +16,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from harness import COMPARED, RESULTS, comparison_cells, machine, median, options, spread, write
+from harness import COMPARED, RESULTS, compare_runs, comparison_cells, machine, median, options, spread, write
 from scenes import HARD, SHOW, measure, scene_sets, train
 
 from regard.data.synthetic.scenes import Scene
-from regard.metrics.seeds import RunScore, compare_seeds, run_score
+from regard.metrics.seeds import RunScore, run_score
 from regard.tasks.captioning_prediction import Captioner
 
 PUBLISHED = [*SHOW, "model.attention=hard", "model.hard.reward=sentence", "model.hard.half_soft=0.5", "model.hard.soft_batches=0"]
@@ -57,7 +57,7 @@ def table(results: dict[tuple[str, str | None], list[Measured]]) -> tuple[list[s
     """Return columns and rows: a row for each model and way to decode that was measured."""
     columns = ["trained", "decoded", "true captions, %", *COMPARED, "pointing, %", "entropy, nats", "seeds"]
     ours = [run.true for run in results.get(OWN, [])]
-    tests = {key: compare_seeds([run.true for run in runs], ours) for key, runs in results.items() if ours and key != OWN}
+    tests = {key: compare_runs([run.true for run in runs], ours) for key, runs in results.items() if ours and key != OWN}
     compared, rows = comparison_cells(tests, 1), []
     for (name, mode), runs in results.items():
         row: list[Any] = [MODELS[name][0], "weights" if mode is None else MODES[mode]]

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 if TYPE_CHECKING:
-    from regard.metrics.seeds import SeedComparison
+    from regard.metrics.seeds import RunScore, SeedComparison
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "docs" / "results"
@@ -93,6 +93,14 @@ def spread(values: Sequence[float], digits: int, form: str = "{} ({}-{})") -> st
 def mean_range(values: Sequence[float]) -> str:
     """Return the mean of figures with the lowest and the highest, to two decimals."""
     return f"{statistics.mean(values):.2f} ({min(values):.2f} to {max(values):.2f})"
+
+
+def compare_runs(systems: Sequence[RunScore], baselines: Sequence[RunScore]) -> SeedComparison:
+    """Compare two variants over the seeds that both have so far."""
+    from regard.metrics.seeds import compare_seeds
+
+    common = min(len(systems), len(baselines))
+    return compare_seeds(systems[:common], baselines[:common])
 
 
 COMPARED = ["difference", "95 % interval", "p, corrected", "over"]

@@ -13,11 +13,10 @@ from pathlib import Path
 from typing import Any, get_args
 
 from hard_attention import Measured, decode
-from harness import COMPARED, RESULTS, comparison_cells, machine, options, spread, write
+from harness import COMPARED, RESULTS, compare_runs, comparison_cells, machine, options, spread, write
 from scenes import SHOW, scene_sets, train
 
 from regard.config.images import NonLocalForm
-from regard.metrics.seeds import compare_seeds
 from regard.tasks.captioning_prediction import Captioner
 
 SETTINGS = [*SHOW, "model.encoder.channels=[16, 24, 48]", "model.encoder.depth=[0, 0, 1]", "training.batch_tokens=400"]
@@ -28,7 +27,7 @@ COLUMNS = ["block", "true captions, %", *COMPARED, "pointing, %", "seeds"]
 def table(results: dict[str, list[Measured]]) -> list[list[Any]]:
     """Return a row for each form that was measured; differences are from no block."""
     plain = [run.true for run in results["none"]]
-    tests = {form: compare_seeds([run.true for run in runs], plain) for form, runs in results.items() if form != "none"}
+    tests = {form: compare_runs([run.true for run in runs], plain) for form, runs in results.items() if form != "none"}
     compared, rows = comparison_cells(tests, 1), []
     for form, runs in results.items():
         row: list[Any] = [form.replace("_", " "), spread([run.true.score for run in runs], 1, "{} [{}, {}]")]

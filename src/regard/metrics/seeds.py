@@ -151,37 +151,36 @@ def compare_seeds(
     """Compare two variants over seeds and test items (a mixed model).
 
     Score = variant + seed effect + item effects common to all runs + item effects of this run. Seeds and items are random: the model of
-    Obuchowski and Rockette (1995) for readers (here seeds) of tests (here variants), with item effects estimated by the jackknife. For A
-    and B runs, s_A and s_B are the standard deviations of their scores, and e the standard error of the difference from the common item
+    Obuchowski and Rockette (1995) for readers (here seeds) of tests (here variants), with item effects estimated by the jackknife. For n
+    runs of each, s_A and s_B are the standard deviations of their scores, and e the standard error of the difference from the common item
     effects:
 
-        p = P(|sqrt(s_A^2 / A + s_B^2 / B) T_v + e Z| >= |difference|)
+        p = P(|sqrt((s_A^2 + s_B^2) / n) T_v + e Z| >= |difference|)
 
-    with Student's T, of Welch's (1947) degrees of freedom v between min(A, B) - 1 and A + B - 2, for the few seeds, and an independent
-    normal Z for the many items, drawn `samples` times. From two seeds on, the test keeps its false positive rate at any spread of the
-    seeds. A hierarchical bootstrap of few seeds does not if they spread much (`benchmarks/seed_test.py`), since it resamples observed seeds
-    only.
+    with Student's T, of Welch's (1947) degrees of freedom v between n - 1 and 2 n - 2, for the few seeds, and an independent normal Z for
+    the many items, drawn `samples` times. A hierarchical bootstrap of few seeds finds too many differences if they spread much, since it
+    resamples observed seeds only (`benchmarks/seed_test.py`). So does Welch's test of unequal numbers of runs, which are refused.
 
-    A single run of either has no s: e is then that of these runs, and the p-value covers test items only. Without item scores there is no
-    e, and it covers seeds only.
+    Single runs have no s: e is then that of these runs, and the p-value covers test items only. Without item scores there is no e, and it
+    covers seeds only.
 
     Runs that are paired, such as one training decoded in two ways, share the effect of their seed. The test is then of the differences d of
-    A pairs alone, with A - 1 degrees of freedom and their standard deviation s:
+    n pairs alone, with n - 1 degrees of freedom and their standard deviation s:
 
-        p = P(|sqrt(s^2 / A) T + e Z| >= |mean d|)
+        p = P(|sqrt(s^2 / n) T + e Z| >= |mean d|)
 
     Differs from the paper: each variant has its own variance; s is at least the item effect of a run; the degrees of freedom are those of
-    the seeds, as in the paper's F test for readers only.
+    the seeds, as in the paper's F test for readers only. Items count as independent of each other.
 
     Args:
-        systems: the runs of the system, see `run_score`.
-        baselines: the runs of the baseline, on the same N items.
+        systems: the n runs of the system, see `run_score`.
+        baselines: the n runs of the baseline, on the same N items.
         paired: the n-th runs of both belong together.
         samples: draws, at least 1.
         seed: seed of NumPy's default generator, 0 or more.
 
     Raises:
-        DataError: no run, unequal numbers of items, pairs without a partner, or a single run without item scores.
+        DataError: no run, unequal numbers of runs or items, or a single run without item scores.
 
     Example:
         >>> good, bad = ([run_score("mean", np.array([[value, 1.0]] * 5)) for value in values] for values in ((7, 8, 9), (1, 2, 3)))
@@ -193,6 +192,8 @@ def compare_seeds(
     """
     if not systems or not baselines:
         raise DataError(f"{len(systems)} runs of the system, {len(baselines)} of the baseline: at least one of each is expected")
+    if len(systems) != len(baselines):
+        raise DataError(f"{len(systems)} runs of the system, {len(baselines)} of the baseline: as many of both are expected")
     sides = [_differences(systems, baselines)] if paired else [systems, baselines]
     scores, runs = [np.array([run.score for run in side]) for side in sides], tuple(map(len, sides))
     difference = float(scores[0].mean()) - sum(float(of.mean()) for of in scores[1:])
@@ -214,8 +215,6 @@ def compare_seeds(
 
 def _differences(systems: Sequence[RunScore], baselines: Sequence[RunScore]) -> list[RunScore]:
     # The runs of pairs as the scores of one variant, to be compared with 0.
-    if len(systems) != len(baselines):
-        raise DataError(f"{len(systems)} runs of the system, {len(baselines)} of the baseline: pairs need as many")
     _check_items([*systems, *baselines])
     return [
         RunScore(one.score - other.score, None if one.influence is None or other.influence is None else one.influence - other.influence)
