@@ -15,10 +15,12 @@ from which_attention import value
 
 RECURRENT = "[table](docs/results.md#recurrent-model-speed)"
 TRANSFORMER = "[table](docs/results.md#transformer-speed)"
+BASE = "[table](docs/results.md#transformer-speed) of Base"
+EOLE_AND_HF = "eole (pre-norm), Hugging Face"
 AREAS = "[table](docs/performance.md#time)"
 STEP = "[table](docs/performance.md#training-step)"
 SEARCH = "[table](docs/performance.md#beam-search)"
-FILES = {RECURRENT: "rnn_speed", TRANSFORMER: "transformer_speed", AREAS: "area", STEP: "area_step", SEARCH: "area_search"}
+FILES = {RECURRENT: "rnn_speed", TRANSFORMER: "transformer_speed", BASE: "transformer_speed_base", AREAS: "area", STEP: "area_step", SEARCH: "area_search"}
 
 
 def processor(name: str) -> str:
@@ -35,23 +37,25 @@ def rows() -> list[list[str]]:
     def recurrent(what: str, peer: str) -> str:
         return value("rnn_speed", (what, "additive"), f"over {peer}").split()[0]
 
-    def transformer(what: str, *peers: str) -> str:
-        return ", ".join(f"{value('transformer_speed', (what, 'Regard float32', peer), 'median ratio'):.2f}" for peer in peers)
+    def transformer(what: str, *peers: str, table: str = "transformer_speed") -> str:
+        return ", ".join(f"{value(table, (what, 'Regard float32', peer), 'median ratio'):.2f}" for peer in peers)
 
     def area(column: str) -> float:
         return value("area", ("(64, 256), d = 64, A = 5, causal", "forward + backward"), column)
 
     training, greedy, beam_size, native = "training, target tokens/s", "greedy, sentences/s", "beam 5, sentences/s", "CTranslate2 float32"
     recurrent_peers = ", ".join(recurrent(training, peer) for peer in ("joeynmt", "eole"))
+    toolkits = ("eole float32", "Hugging Face float32")
     workers = (native, f"{native}, two workers")
     return [
         ["training a recurrent model with additive attention", "JoeyNMT, eole", recurrent_peers, RECURRENT],
         ["beam search with it", "JoeyNMT", recurrent(beam_size, "joeynmt"), RECURRENT],
-        ["training a Transformer", "eole, Hugging Face", transformer(training, "eole float32", "Hugging Face float32"), TRANSFORMER],
+        ["training a Transformer, 3 + 3 layers of 256", EOLE_AND_HF, transformer(training, *toolkits), TRANSFORMER],
         ["beam search with it", "CTranslate2 with one worker, with two", transformer(beam_size, *workers), TRANSFORMER],
         ["beam search with it", "Hugging Face", transformer(beam_size, "Hugging Face float32"), TRANSFORMER],
         ["greedy decoding with it", "CTranslate2 with one worker, with two", transformer(greedy, *workers), TRANSFORMER],
-        ["area attention, areas of up to 5, forward and backward", "materialized areas", f"{area('materialized / cpu'):.1f}", AREAS],
+        ["training Transformer Base", EOLE_AND_HF, transformer(training, *toolkits, table="transformer_speed_base"), BASE],
+        ["area attention, areas of up to 5, 256 positions, causal, forward and backward", "materialized areas", f"{area('materialized / cpu'):.1f}", AREAS],
         ["the same", "standard attention (PyTorch)", f"{1 / area('cpu / SDPA'):.1f}", AREAS],
         [
             "training step of a Transformer with areas",
