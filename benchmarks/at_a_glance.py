@@ -20,7 +20,14 @@ EOLE_AND_HF = "eole (pre-norm), Hugging Face"
 AREAS = "[table](docs/performance.md#time)"
 STEP = "[table](docs/performance.md#training-step)"
 SEARCH = "[table](docs/performance.md#beam-search)"
-FILES = {RECURRENT: "rnn_speed", TRANSFORMER: "transformer_speed", BASE: "transformer_speed_base", AREAS: "area", STEP: "area_step", SEARCH: "area_search"}
+FILES = {
+    RECURRENT: "rnn_speed",
+    TRANSFORMER: "transformer_speed",
+    BASE: "transformer_speed_base",
+    AREAS: "area",
+    STEP: "area_step",
+    SEARCH: "area_search",
+}
 
 
 def processor(name: str) -> str:
@@ -55,7 +62,12 @@ def rows() -> list[list[str]]:
         ["beam search with it", "Hugging Face", transformer(beam_size, "Hugging Face float32"), TRANSFORMER],
         ["greedy decoding with it", "CTranslate2 with one worker, with two", transformer(greedy, *workers), TRANSFORMER],
         ["training Transformer Base", EOLE_AND_HF, transformer(training, *toolkits, table="transformer_speed_base"), BASE],
-        ["area attention, areas of up to 5, 256 positions, causal, forward and backward", "materialized areas", f"{area('materialized / cpu'):.1f}", AREAS],
+        [
+            "area attention, areas of up to 5, 256 positions, causal, forward and backward",
+            "materialized areas",
+            f"{area('materialized / cpu'):.1f}",
+            AREAS,
+        ],
         ["the same", "standard attention (PyTorch)", f"{1 / area('cpu / SDPA'):.1f}", AREAS],
         [
             "training step of a Transformer with areas",

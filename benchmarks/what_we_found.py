@@ -125,7 +125,7 @@ def pointing() -> list[list[str]]:
         ],
         [
             "One head can be taught to point.",
-            f"alignment error {untaught:.1f} % without links, {taught:.2f} % with ({data}); BLEU {bleu[0]:.1f} and {bleu[1]:.1f} (Multi30k)",
+            f"alignment error {untaught:.1f} % without links, {taught:.2f} % with; Multi30k: BLEU {bleu[0]:.1f} and {bleu[1]:.1f}",
             "[three seeds](translation.md#guided-alignment)",
         ],
         [
