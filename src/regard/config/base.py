@@ -49,7 +49,8 @@ class Frozen(BaseModel):
         # pydantic accepts true as the number 1.
         for key, value in values.items() if isinstance(values, Mapping) else ():
             if isinstance(value, bool) and key in cls.model_fields and bool not in _types(cls, key):
-                raise WrongValue(key, f"{str(value).lower()} is neither a number nor a name")
+                meant = "; did you mean null?" if not value and type(None) in _types(cls, key) else ""
+                raise WrongValue(key, f"{str(value).lower()} is neither a number nor a name{meant}")
         return values
 
 

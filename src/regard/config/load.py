@@ -6,7 +6,7 @@ import difflib
 import itertools
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, TypeVar, overload
+from typing import Any, TypeVar, get_args, overload
 
 from pydantic import ValidationError
 
@@ -30,6 +30,8 @@ MAX_KEYS = 12
 """Number of known keys that an error lists."""
 # Maximum characters of a key in a message.
 LONGEST_NAME = 30
+# What people write for null.
+NOTHING = ("none", "no", "off", "false", "nil")
 
 TASKS: dict[str, type[RunConfig]] = {
     config.model_fields["task"].default: config
@@ -296,13 +298,14 @@ def _merge(tree: dict[str, Any], other: Mapping[str, Any], where: str, depth: in
 
 def _explain(item: Mapping[str, Any], kind: type[Frozen]) -> str:
     model: Any = kind
-    names, known = [], []
+    names, known, field = [], [], None
     for part in map(str, item["loc"]):
         if isinstance(model, dict):  # one of several families: its name is in the path, but is not a key
             model = model.get(part)
             continue
         names.append(part if len(part) <= LONGEST_NAME else shown(part, longest=LONGEST_NAME))
         known = list(model.model_fields) if model is not None else []
+        field = getattr(model, "model_fields", {}).get(part)
         model = _submodel(model, part)
     path = ".".join(names)
     if item["type"] == "value_error":  # from our own validator, with its own message
@@ -314,7 +317,8 @@ def _explain(item: Mapping[str, Any], kind: type[Frozen]) -> str:
         if isinstance(given, Mapping):  # an unknown family
             given = given.get("type")
         not_parsed = str(item["type"]).endswith("_parsing")  # a number was expected; "two" is also a word of an alias
-        meant = "" if not_parsed else _meant(suggested_mechanism(kind, given))
+        nothing = str(given).lower() in NOTHING and field is not None and type(None) in get_args(field.annotation)
+        meant = _meant(f"{path}=null") if nothing else "" if not_parsed else _meant(suggested_mechanism(kind, given))
         return f"{path}: {item['msg']}, found {shown(item['input'])}{meant}" if path else str(item["msg"])
     if names == ["device"]:
         return "device: no setting of a run; --device cpu|cuda, or REGARD_DEVICE in the environment, chooses where it is trained"
