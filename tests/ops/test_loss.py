@@ -48,6 +48,33 @@ def test_the_error_is_at_most_that_of_plain_operations(size: int, spread: float,
 
 
 @needs_library
+@pytest.mark.parametrize("size", [1, 3, 15, 16, 17, 131, 8009])
+@pytest.mark.parametrize("gradient", [True, False])
+def test_bfloat16_logits_are_computed_in_float32_and_only_their_gradient_rounded(size: int, gradient: bool) -> None:
+    generator = torch.Generator().manual_seed(size)
+    half = (torch.randn(2, 7, size, generator=generator) * 3).bfloat16()
+    target = torch.randint(size, (7,), generator=generator)
+    wide = half[0].float()
+    expected = loss_cpu.cross_entropy_(wide, target, smoothing=0.1, gradient=gradient)
+    found = half[0].clone()
+    assert all(map(torch.equal, loss_cpu.cross_entropy_(found, target, smoothing=0.1, gradient=gradient), expected))
+    assert torch.equal(found, wide.bfloat16())
+    wide_pair, pair = half.float(), half.clone()
+    losses, apart = loss_cpu.consistent_cross_entropy_(wide_pair, target, smoothing=0.1, alpha=5.0)
+    half_losses, half_apart = loss_cpu.consistent_cross_entropy_(pair, target, smoothing=0.1, alpha=5.0)
+    assert all(map(torch.equal, (*half_losses, half_apart), (*losses, apart)))
+    assert torch.equal(pair, wide_pair.bfloat16())
+
+
+@needs_library
+def test_bad_bfloat16_logits_stay_bad() -> None:
+    logits = torch.tensor([[float("nan"), 1.0, 2.0], [float("inf"), 1.0, 2.0], [1.0, 2.0, 3.0]]).bfloat16()
+    found = loss_cpu.cross_entropy_(logits, torch.tensor([0, 1, 2]), smoothing=0.0, gradient=True)
+    assert found.nll.isfinite().tolist() == [False, False, True]
+    assert logits.isfinite().all(1).tolist() == [False, False, True]
+
+
+@needs_library
 def test_without_a_gradient_the_logits_stay_as_they_are() -> None:
     logits = torch.randn(3, 37)
     kept = logits.clone()

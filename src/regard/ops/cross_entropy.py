@@ -65,22 +65,30 @@ class _LinearCrossEntropy(torch.autograd.Function):
         exact = torch.float64 if dtype == torch.float64 else torch.float32
         sums = torch.zeros(3, dtype=exact, device=hidden.device)
         hidden_grad = torch.empty_like(hidden) if train else None
-        # Summed in float32: a sum of many chunks in half precision loses what the later ones add.
-        weight_grad = torch.zeros_like(weight, dtype=exact) if train else None
+        # Summed in float32: a sum of many chunks in half precision loses what the later ones add. In the memory order of `outer_product`.
+        turned = weight.shape[0] > weight.shape[1]
+        order = weight.t() if turned else weight
+        weight_grad = torch.zeros_like(order, dtype=exact, memory_format=torch.contiguous_format) if train else None
         bias_grad = torch.zeros_like(bias, dtype=exact) if train and bias is not None else None
         for start in range(0, hidden.shape[1], size):
             rows, goal = h[:, start : start + size].flatten(0, 1), target[start : start + size]
-            logits = matmul(rows, w, None if bias is None else bias.to(dtype)).to(exact)
+            logits = matmul(rows, w, None if bias is None else bias.to(dtype))
+            if bias is not None or not loss_cpu.supports(logits, goal):
+                logits = logits.to(exact)  # the native loss reads bfloat16; the gradient of a bias is summed in float32
             part, grad = _measure(logits, goal, smoothing, train) if passes == 1 else _measure_pair(logits, goal, smoothing, alpha)
             sums += part
             if hidden_grad is None or weight_grad is None:
                 continue
             if bias_grad is not None:
                 bias_grad += grad.sum(0)
-            scale = _half_scale(grad, rows, w) if dtype == torch.float16 else 1.0
-            grad = (grad * scale if dtype == torch.float16 else grad).to(dtype)
-            hidden_grad[:, start : start + size] = matmul(grad, w.t()).to(hidden.dtype).unflatten(0, (passes, -1)) / scale
-            weight_grad += outer_product(grad, rows).to(exact) / scale
+            scale = _half_scale(grad, rows, w) if dtype == torch.float16 else None
+            grad = (grad if scale is None else grad * scale).to(dtype)
+            found = matmul(grad, w.t()).to(hidden.dtype), outer_product(grad, rows).to(exact)
+            of_rows, of_weight = found if scale is None else (part / scale for part in found)
+            hidden_grad[:, start : start + size] = of_rows.unflatten(0, (passes, -1))
+            weight_grad += of_weight.t() if turned else of_weight
+        if turned and weight_grad is not None:
+            weight_grad = weight_grad.t().contiguous()
         ctx.save_for_backward(hidden_grad, weight_grad, bias_grad, hidden, weight, bias, target)
         ctx.smoothing, ctx.alpha = smoothing, alpha
         ctx.mark_non_differentiable(*(parts := (sums[1].clone(), sums[2].clone())))

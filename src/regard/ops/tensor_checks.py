@@ -22,6 +22,7 @@ from regard.errors import ConfigError, RangeError, ShapeError
 
 DTYPES = {
     "float32": torch.float32,
+    "bfloat16": torch.bfloat16,
     "int64": torch.int64,
     "int32": torch.int32,
     "int8": torch.int8,

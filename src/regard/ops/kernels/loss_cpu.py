@@ -15,7 +15,8 @@ from regard.ops.tensor_checks import Argument
 _LOSS = Kernel(
     "loss",
     LossCall,
-    Argument("logits", "rows size", "float32"),
+    Argument("logits", "rows size", "float32", optional=True),
+    Argument("half", "rows size", "bfloat16", optional=True),
     Argument("target", "rows", "int64", below="size"),
     results=[Argument("nll", "rows", "float32"), Argument("uniform", "rows", "float32"), Argument("correct", "rows", "uint8")],
     operation="linear_cross_entropy",
@@ -23,7 +24,8 @@ _LOSS = Kernel(
 _PAIR = Kernel(
     "loss_pair",
     LossPairCall,
-    Argument("logits", "2 rows size", "float32"),
+    Argument("logits", "2 rows size", "float32", optional=True),
+    Argument("half", "2 rows size", "bfloat16", optional=True),
     Argument("target", "rows", "int64", below="size"),
     results=[
         Argument("nll", "2 rows", "float32"),
@@ -44,17 +46,21 @@ class Losses(NamedTuple):
 
 
 def supports(logits: Tensor, target: Tensor) -> bool:
-    """Return whether the native library supports this call: plain contiguous float32 CPU logits with at least one class.
+    """Return whether the native library supports this call: plain contiguous CPU logits of float32 or bfloat16 with at least one class.
 
     Example:
         >>> supports(torch.ones(2, 3, dtype=torch.float64), torch.tensor([0, 1]))
         False
     """
-    return logits.dtype == torch.float32 and logits.is_contiguous() and logits.shape[-1] > 0 and native.takes(logits, target)
+    return (
+        logits.dtype in (torch.float32, torch.bfloat16) and logits.is_contiguous() and logits.shape[-1] > 0 and native.takes(logits, target)
+    )
 
 
 def cross_entropy_(logits: Tensor, target: Tensor, *, smoothing: float, gradient: bool) -> Losses:
     """Compute the losses of logits (N, V) and targets (N,); with `gradient` the logits become the gradient of the smoothed loss.
+
+    Computed in float32, bfloat16 logits too; only what is stored is rounded.
 
     Only for calls that `supports` accepts; see `regard.ops.linear_cross_entropy`.
 
@@ -67,7 +73,7 @@ def cross_entropy_(logits: Tensor, target: Tensor, *, smoothing: float, gradient
         >>> cross_entropy_(logits, target, smoothing=0.0, gradient=True).nll.shape if ready else target.shape
         torch.Size([1])
     """
-    return Losses(*_LOSS(logits, target.contiguous(), smoothing=smoothing, gradient=gradient))
+    return Losses(*_LOSS(*_stored(logits), target.contiguous(), smoothing=smoothing, gradient=gradient))
 
 
 def consistent_cross_entropy_(logits: Tensor, target: Tensor, *, smoothing: float, alpha: float) -> tuple[Losses, Tensor]:
@@ -85,5 +91,9 @@ def consistent_cross_entropy_(logits: Tensor, target: Tensor, *, smoothing: floa
         >>> consistent_cross_entropy_(logits, target, smoothing=0.0, alpha=5.0)[1].shape if ready else target.shape
         torch.Size([1])
     """
-    nll, uniform, correct, divergence = _PAIR(logits, target.contiguous(), smoothing=smoothing, alpha=alpha)
+    nll, uniform, correct, divergence = _PAIR(*_stored(logits), target.contiguous(), smoothing=smoothing, alpha=alpha)
     return Losses(nll, uniform, correct), divergence
+
+
+def _stored(logits: Tensor) -> tuple[Tensor | None, Tensor | None]:
+    return (None, logits) if logits.dtype == torch.bfloat16 else (logits, None)

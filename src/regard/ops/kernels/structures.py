@@ -191,7 +191,7 @@ class LossCall(ctypes.Structure):
     """LossCall of csrc."""
 
     _fields_ = [
-        *_of(ADDRESS, "logits target nll uniform correct"),
+        *_of(ADDRESS, "logits half target nll uniform correct"),
         *_of(REAL, "smoothing"),
         *_of(INT64, "rows size gradient threads"),
     ]
@@ -201,7 +201,7 @@ class LossPairCall(ctypes.Structure):
     """LossPairCall of csrc."""
 
     _fields_ = [
-        *_of(ADDRESS, "logits target nll uniform correct divergence"),
+        *_of(ADDRESS, "logits half target nll uniform correct divergence"),
         *_of(REAL, "smoothing alpha"),
         *_of(INT64, "rows size threads"),
     ]

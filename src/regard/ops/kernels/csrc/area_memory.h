@@ -130,11 +130,9 @@ static void load_rows(const Head *head, const AreaView *view, int64_t row, int64
         int64_t found = i < count && !(skip && skip[i]) ? size : 0;
         const int64_t start = found ? offset_of(view, head->batch, head->head, row + i) : 0;
 #if REAL_IS_FLOAT
-        if (head->plan->call->storage == STORED_BFLOAT16) {
-            const uint16_t *from = (const uint16_t *)view->data + start;
-            uint32_t *bits = (uint32_t *)(void *)to; /* a bfloat16 is the upper half of a float */
-            for (int64_t j = 0; j < found; j++) bits[j] = (uint32_t)from[j] << 16;
-        } else
+        if (head->plan->call->storage == STORED_BFLOAT16)
+            widen_row((const uint16_t *)view->data + start, to, found);
+        else
 #endif
             memcpy(to, (const real *)view->data + start, (size_t)found * sizeof(real));
         for (int64_t j = found; j < padded; j++) to[j] = 0;
@@ -146,15 +144,9 @@ static void store_rows(const Head *head, const AreaView *view, int64_t row, int6
     for (int64_t i = 0; i < count; i++, from += padded) {
         const int64_t start = offset_of(view, head->batch, head->head, row + i);
 #if REAL_IS_FLOAT
-        if (head->plan->call->storage == STORED_BFLOAT16) {
-            uint16_t *to = (uint16_t *)view->data + start;
-            for (int64_t j = 0; j < size; j++) {
-                uint32_t bits;
-                memcpy(&bits, from + j, sizeof bits);
-                /* Round to nearest, ties to even; a NaN must not round to infinity. */
-                to[j] = from[j] != from[j] ? 0x7fc0 : (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
-            }
-        } else
+        if (head->plan->call->storage == STORED_BFLOAT16)
+            narrow_row(from, (uint16_t *)view->data + start, size);
+        else
 #endif
             memcpy((real *)view->data + start, from, (size_t)size * sizeof(real));
     }

@@ -231,6 +231,7 @@ typedef struct {
 /* Cross-entropy of rows of logits, and its gradient in their place. */
 typedef struct {
     float *logits;         /* (rows, size); with `gradient` they become the gradient of the smoothed loss */
+    uint16_t *half;        /* the same in bfloat16, in place of `logits` */
     const int64_t *target; /* (rows), each 0 to size - 1 */
     float *nll;            /* (rows): log of the sum of exponentials, minus the target's logit */
     float *uniform;        /* (rows): the same minus the mean logit */
@@ -242,6 +243,7 @@ typedef struct {
 /* The same for two passes over the same targets, which shall agree; always with the gradient. */
 typedef struct {
     float *logits;         /* (2, rows, size); they become the gradient of the mean loss and of alpha / 4 times the divergence */
+    uint16_t *half;        /* the same in bfloat16, in place of `logits` */
     const int64_t *target; /* (rows), each 0 to size - 1 */
     float *nll;            /* (2, rows), as uniform and correct, of each pass: see LossCall */
     float *uniform;

@@ -79,12 +79,22 @@ INLINE double loss_row(real *p, int64_t size, int64_t target, int keep, loss_res
     return total;
 }
 
+/* Row number `row` of the logits: in its place, or of bfloat16 a copy. */
+static real *loss_open(real *logits, const uint16_t *half, int64_t row, int64_t size, real *copy) {
+    if (logits) return logits + row * size;
+    widen_row(half + row * size, copy, size);
+    return copy;
+}
+
+static void loss_close(const real *p, uint16_t *half, int64_t row, int64_t size) {
+    if (half) narrow_row(p, half + row * size, size);
+}
+
 static void loss_task(int64_t row, void *scratch, const void *context) {
-    (void)scratch;
     const LossCall *call = context;
     const int64_t size = call->size, target = call->target[row];
     const loss_results to = {call->nll, call->uniform, call->correct};
-    real *p = call->logits + row * size;
+    real *p = loss_open(call->logits, call->half, row, size, scratch);
     double greatest;
     if (!call->gradient) {
         loss_row(p, size, target, 0, to, row, &greatest);
@@ -94,11 +104,12 @@ static void loss_task(int64_t row, void *scratch, const void *context) {
     const real factor = (real)(1 / total), even = (real)(call->smoothing / (double)size);
     for (int64_t i = 0; i < size; i++) p[i] = p[i] * factor - even;
     p[target] -= (real)(1 - call->smoothing);
+    loss_close(p, call->half, row, size);
 }
 
 int VARIANT(loss)(const LossCall *call) {
     if (!within(call->target, call->rows, call->size)) return REGARD_OUTSIDE;
-    return parallel_for(call->rows, (int)call->threads, 0, loss_task, call);
+    return parallel_for(call->rows, (int)call->threads, call->half ? (size_t)call->size * sizeof(real) : 0, loss_task, call);
 }
 
 /* In place of exponentials their shares p and q, and log p - log q in place of the difference of the logits; sums of p and of q times it. */
@@ -125,7 +136,8 @@ static void loss_pair_task(int64_t row, void *scratch, const void *context) {
     const LossPairCall *call = context;
     const int64_t size = call->size, target = call->target[row];
     const loss_results to = {call->nll, call->uniform, call->correct};
-    real *ratio = scratch, *p = call->logits + row * size, *q = p + call->rows * size;
+    real *ratio = scratch, *p = loss_open(call->logits, call->half, row, size, ratio + size);
+    real *q = loss_open(call->logits, call->half, call->rows + row, size, ratio + 2 * size);
     for (int64_t i = 0; i < size; i++) ratio[i] = p[i] == q[i] ? 0 : p[i] - q[i]; /* a class that both exclude has two of -infinity */
     double greatest[2], factor[2], sums[2];
     factor[0] = 1 / loss_row(p, size, target, 1, to, row, &greatest[0]);
@@ -142,9 +154,11 @@ static void loss_pair_task(int64_t row, void *scratch, const void *context) {
     const real right = (real)((1 - call->smoothing) / 2);
     p[target] -= right;
     q[target] -= right;
+    loss_close(p, call->half, row, size);
+    loss_close(q, call->half, call->rows + row, size);
 }
 
 int VARIANT(loss_pair)(const LossPairCall *call) {
     if (!within(call->target, call->rows, call->size)) return REGARD_OUTSIDE;
-    return parallel_for(call->rows, (int)call->threads, (size_t)call->size * sizeof(real), loss_pair_task, call);
+    return parallel_for(call->rows, (int)call->threads, (call->half ? 3 : 1) * (size_t)call->size * sizeof(real), loss_pair_task, call);
 }

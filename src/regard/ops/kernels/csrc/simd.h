@@ -49,6 +49,23 @@ INLINE void store_first(real *p, vec x, int64_t count) {
         memcpy(p, &x, (size_t)count * sizeof(real));
 }
 
+#if REAL_IS_FLOAT
+/* A bfloat16 is the upper half of a float. */
+static void widen_row(const uint16_t *from, real *to, int64_t size) {
+    uint32_t *bits = (uint32_t *)(void *)to;
+    for (int64_t i = 0; i < size; i++) bits[i] = (uint32_t)from[i] << 16;
+}
+
+/* Round to nearest, ties to even; a NaN must not round to infinity. */
+static void narrow_row(const real *from, uint16_t *to, int64_t size) {
+    for (int64_t i = 0; i < size; i++) {
+        uint32_t bits;
+        memcpy(&bits, from + i, sizeof bits);
+        to[i] = from[i] != from[i] ? 0x7fc0 : (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+    }
+}
+#endif
+
 INLINE vec splat(real x) { return x - (vec){0}; } /* not x + 0: that would lose the sign of -0 */
 INLINE ivec isplat(lane_int x) { return x - (ivec){0}; }
 INLINE vec select_vec(ivec which, vec yes, vec no) { return (vec)((which & (ivec)yes) | (~which & (ivec)no)); }
