@@ -27,7 +27,7 @@ from regard.jobs import WorkerLost
 from regard.study import build_report, run_study, write_report
 from regard.study.grid import StudyStopped, check_study, train_apart
 from regard.study.report_files import markdown
-from regard.study.results import Outdated
+from regard.study.results import UNKNOWN, Outdated
 from regard.tasks import generate, train_translation
 from regard.tasks.translation_prediction import Translator
 
@@ -394,6 +394,11 @@ def with_test_of(study: StudyConfig, folder: Path, *, lines: int) -> StudyConfig
     return study.model_copy(update={"data": {"letters": study.data["letters"].model_copy(update={"test": test})}})
 
 
+def without(path: Path, field: str) -> None:
+    """Take a field out of a result."""
+    path.write_text(json.dumps({name: value for name, value in json.loads(path.read_text()).items() if name != field}))
+
+
 def counted_items(folder: Path) -> list[int]:
     return [len(json.loads(path.read_text())["counts"]) for path in sorted((folder / "results").glob("*.json"))]
 
@@ -425,11 +430,13 @@ def test_a_changed_test_set_is_measured_again_from_the_weights(
     assert run_study(fewer, out, beside=tmp_path) == 0
     assert messages == []
     unnamed = out / "results" / "letters-none-2.json"
-    unnamed.write_text(json.dumps({name: value for name, value in json.loads(unnamed.read_text()).items() if name != "tested"}))
-    assert run_study(fewer, out, beside=tmp_path, train=train_here) == 0
-    why = "their results do not name the test set; measuring 1 finished run again"
-    assert messages[0] == f"data.letters.test: {why}; earlier results: {out}/earlier_results"
-    assert json.loads(unnamed.read_text())["tested"]["source"]
+    for missing in ("tested", "signatures"):
+        messages.clear()
+        without(unnamed, missing)
+        assert run_study(fewer, out, beside=tmp_path, train=train_here) == 0
+        why = f"{UNKNOWN}; measuring 1 finished run again"
+        assert messages[0] == f"data.letters.test: {why}; earlier results: {out}/earlier_results"
+        assert json.loads(unnamed.read_text())[missing]
 
 
 def test_checkpoints_asked_for_later_are_measured_without_training(tmp_path: Path, data: Path) -> None:
@@ -454,10 +461,20 @@ def test_a_changed_test_set_is_refused_without_the_weights(finished: tuple[Study
         run_study(fewer, out, beside=tmp_path)
     assert counted_items(out) == [9, 9, 9, 9]
     for path in (out / "results").glob("*.json"):  # as if kept before results named their test sets
-        path.write_text(json.dumps({name: value for name, value in json.loads(path.read_text()).items() if name != "tested"}))
+        without(path, "tested")
     assert run_study(fewer, out, beside=tmp_path) == 0
-    said = "letters-none-1, letters-additive-1, letters-none-2 and 1 more: kept; which test set was measured is unknown, and the weights"
-    assert [f"{said} are not there"] == messages
+    names = "letters-none-1, letters-additive-1, letters-none-2 and 1 more"
+    assert [f"{names}: kept; {UNKNOWN}, and the weights are not there"] == messages
+
+
+def test_runs_are_not_added_to_those_whose_way_of_measuring_is_unknown(finished: tuple[StudyConfig, Path], tmp_path: Path) -> None:
+    study, folder = finished
+    shutil.copytree(folder, out := tmp_path / "out")
+    shutil.rmtree(out / "runs")
+    without(out / "results" / "letters-none-1.json", "signatures")
+    (out / "results" / "letters-none-2.json").unlink()
+    with pytest.raises(ConfigError, match=rf"letters-none-1: {UNKNOWN}, and the weights are not in .*cannot be averaged with them"):
+        run_study(study, out, beside=tmp_path, train=lambda command, log: pytest.fail("trained"))
 
 
 def test_results_of_different_test_sets_make_no_report(finished: tuple[StudyConfig, Path], tmp_path: Path) -> None:

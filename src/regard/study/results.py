@@ -65,6 +65,9 @@ def read_result(path: Path, metric: str) -> dict[str, Any]:
     return found
 
 
+UNKNOWN = "results of an earlier version do not say what or how they measured"
+
+
 class TestSets:
     """The files of a study as they are now: its test sets, and what its runs were trained on. Digests are kept in its folder;
     files that have not changed are not read again.
@@ -144,7 +147,7 @@ def difference(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
 
 
 class Outdated:
-    """Finished runs whose test set is not the study's, or unknown: their results do not say it.
+    """Finished runs whose test set is not the study's, or whose results, of an earlier version, do not say it or how it was measured.
 
     Args:
         study: the study.
@@ -153,7 +156,7 @@ class Outdated:
 
     Attributes:
         tested: the test set of every run.
-        changed: keys that differ, by run; none of a run whose result does not name its test set.
+        changed: keys that differ, by run; none of a run whose result does not name its test set or the signatures of its scores.
         retrained: the files that a finished run was trained on, and whose content is another now.
 
     Raises:
@@ -173,10 +176,11 @@ class Outdated:
                 if (path := result_file(folder, cell)).exists():
                     if files := sets.changed(config, folder / RUNS / cell.name / DATA):
                         self.retrained[cell] = files
-                    before = read_result(path, study.compared_by).get("tested")
+                    found = read_result(path, study.compared_by)
+                    before = found.get("tested")
                     if changed := [] if before is None else difference(before, now):
                         self.changed[cell] = changed
-                    elif before is None:
+                    elif before is None or "signatures" not in found:
                         self.changed[cell] = []
         if folder.exists():
             sets.keep()
@@ -194,11 +198,11 @@ class Outdated:
     def set_aside(self) -> None:
         """Move these results away, so that the runs are measured again from their weights.
 
-        Without weights, a result of an unknown test set stays, with a warning.
+        Without weights, a result that does not say how it was measured stays, with a warning.
 
         Raises:
-            ConfigError: a run was trained on other files than the next ones would be, or was measured on another test set and its weights
-                are not there.
+            ConfigError: a run was trained on other files than the next ones would be, or its weights are not there and it was measured on
+                another test set, or in an unknown way where other runs of its variant are still to be measured.
         """
         for cell, files in self.retrained.items():
             raise ConfigError(
@@ -215,11 +219,17 @@ class Outdated:
                 )
         if lost:
             names = listed((cell.name for cell in lost), most=3)
-            progress.message(f"{names}: kept; which test set was measured is unknown, and the weights are not there", warning=True)
+            waiting = {(cell.data, cell.variant) for cell in study_cells(self._study) if not result_file(self._folder, cell).exists()}
+            if beside := [cell for cell in lost if (cell.data, cell.variant) in waiting]:
+                raise ConfigError(
+                    f"{names}: {UNKNOWN}, and the weights are not in {self._folder / RUNS}; other runs of the variant cannot be averaged "
+                    f"with them: take another folder, or remove {result_file(self._folder, beside[0])} and the like to train them again"
+                )
+            progress.message(f"{names}: kept; {UNKNOWN}, and the weights are not there", warning=True)
         again = [cell for cell in self.changed if cell not in lost]
         for known in (True, False):
             for data, cells in self._by_data(again, known=known).items():
-                why = "changed" if known else "their results do not name the test set"
+                why = "changed" if known else UNKNOWN
                 runs = counted(len(cells), "finished run")
                 where = f"earlier results: {self._folder / EARLIER}"
                 progress.message(f"{self._test_set(data, cells)}: {why}; measuring {runs} again; {where}", warning=True)
