@@ -4,15 +4,16 @@
     python benchmarks/language.py --data FOLDER --runs runs/language --only multi30k/lm_key_value --seeds 1
 
 FOLDER holds `multi30k/task1/raw` and `flickr8k`. The runs on Multi30k (English; lines in a new order for every epoch, as they do not belong
-together) are those of `regard compare studies/daniluk2017.yaml`; those on Flickr8k (captions, the five of an image one after the other) are
-trained here. A run that is there already is resumed, or measured if it is finished. Each seed is also that of the lines' order. Writes
-language.json, rewritten after every run: for each model the median over its seeds, with the lowest and the highest. Writes
-language_distance.json: the weight of each attention on the state 1, 2 ... 15 steps back, the mean over the seeds.
+together) are those of `regard compare studies/daniluk2017.yaml`; those on Flickr8k (captions, the five of an image one after the other;
+and, as a control, in one random order) are trained here. A run that is there already is resumed, or measured if it is finished. Each seed
+is also that of the lines' order. Writes language.json, rewritten after every run: for each model the median over its seeds, with the lowest
+and the highest. Writes language_distance.json: the weight of each attention on the state 1, 2 ... 15 steps back, the mean over the seeds.
 """
 
 from __future__ import annotations
 
 import itertools
+import random
 from pathlib import Path
 from typing import Any
 
@@ -32,16 +33,16 @@ MODELS = {
     "lm_key_value_predict": "key-value-predict",
     "lm_ngram": "4-gram RNN",
 }
-SETS = {"multi30k": "Multi30k, English", "flickr8k": "Flickr8k captions"}
+SETS = {"multi30k": "Multi30k, English", "flickr8k": "Flickr8k captions", "flickr8k_shuffled": "Flickr8k captions, shuffled"}
 SPLITS = ("train", "valid", "test")
 FIGURES = ("perplexity, continuous", "perplexity, separate", "bits per byte, continuous", "bits per byte, separate")
 MAX_APART = 0.01
 SHOWN = ((1, 1), (2, 2), (3, 3), (4, 5), (6, 10), (11, 15))
 
 
-def flickr8k(data: Path, folder: Path) -> dict[str, Path]:
+def flickr8k(data: Path, folder: Path, name: str) -> dict[str, Path]:
     """Write the captions as plain text, one file a split, if that is not done yet; return the files."""
-    files = {split: folder / f"flickr8k.{split}.txt" for split in SPLITS}
+    files = {split: folder / f"{name}.{split}.txt" for split in SPLITS}
     if all(path.exists() for path in files.values()):
         return files
     captions: dict[str, list[str]] = {}
@@ -51,6 +52,8 @@ def flickr8k(data: Path, folder: Path) -> dict[str, Path]:
     for split, source in zip(SPLITS, ("train", "dev", "test"), strict=True):
         images = [line.strip() for line in read_lines(data / "flickr8k" / f"Flickr_8k.{source}Images.txt")]
         lines = [caption for image in images for caption in captions.get(image, [])]
+        if name == "flickr8k_shuffled":
+            random.Random(1).shuffle(lines)
         files[split].write_text("".join(line + "\n" for line in lines), encoding="utf-8")
     return files
 
@@ -63,7 +66,7 @@ def trained(name: str, model: str, seed: int, data: Path, runs: Path) -> tuple[P
         if not (run / "model").exists():
             regard("compare", str(ROOT / "studies" / "daniluk2017.yaml"), "--data", str(data), "--out", str(study))
         return run, data / "multi30k" / "task1" / "raw" / "test_2016_flickr.en.gz"
-    files, run = flickr8k(data, runs), runs / f"{name}-{model}-{seed}"
+    files, run = flickr8k(data, runs, name), runs / f"{name}-{model}-{seed}"
     words = ["--config", str(ROOT / "configs" / f"{model}.yaml"), "--text", str(files["train"]), "--valid-text", str(files["valid"])]
     regard("train", "lm", *words, "--out", str(run), f"training.seed={seed}")
     return run, files["test"]
@@ -76,7 +79,7 @@ def measure(run: Path, test: Path) -> dict[str, Any]:
     training = training_of(run)
     parameters = sum(parameter.numel() for parameter in opened.model.parameters())
     figures = {"scores": scores, "seconds": training.seconds, "updates": training.updates, "parameters": parameters}
-    return {**figures, "distances": attention_by_distance(opened, lines)}
+    return {**figures, "distances": attention_by_distance(opened, lines), "machine": machine()}
 
 
 def parameters(model: str) -> int:
@@ -134,7 +137,6 @@ def main() -> None:
         "`python benchmarks/language.py`: median [min, max] over the seeds, on the test text; each set has a BPE vocabulary of "
         "5,000 entries. Perplexity is per BPE token, ends of lines included; bits per byte over the bytes in UTF-8, newlines included. "
         "Continuous: the state is carried from line to line; separate: each line starts with an empty state. "
-        f"{machine()}."
     )
     far = (
         "`python benchmarks/language.py`: share of the attention weight by distance, on the test text read as one stream; distance 1 "
@@ -145,7 +147,8 @@ def main() -> None:
         for each in arguments.only:
             name, model = each.split("/")
             results.setdefault(each, {})[str(seed)] = measure(*trained(name, model, seed, arguments.data, arguments.runs))
-            write(arguments.out, *table(results), note, runs=results)
+            machines = sorted({run["machine"] for runs in results.values() for run in runs.values()})
+            write(arguments.out, *table(results), f"{note}{'; '.join(machines)}.", runs=results)
             write(arguments.out.with_name("language_distance.json"), *distance_table(results), far)
 
 

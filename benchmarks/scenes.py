@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from harness import RESULTS, Table, machine, options, regard, training_of
+from harness import RESULTS, Table, median, options, regard, spread, training_of, versions
 
 from regard.data.synthetic.scene_files import read_scenes, write_scenes
 from regard.data.synthetic.scenes import COLOURS, RELATIONS, Scene, SceneSettings, generate_scenes, is_grammatical, word_kind
@@ -164,11 +164,22 @@ def measure(captions: Sequence[Caption], scenes: Sequence[Scene], grid: tuple[in
     return found | {"entropy": attention_entropy(arrays["weights"]).value}
 
 
+MIDDLE = ("pointing colour", "pointing shape", "random cell", "random object", "attention correctness", "uniform attention", "entropy")
+
+
+def _cells(found: Sequence[dict[str, float]]) -> list[Any]:
+    # A captioner that names no object has no pointing.
+    figures = {key: [run[key] for run in found if key in run] for key in ("true", "pointing all", *MIDDLE)}
+    spreads = [spread(figures[key], 1, "{} [{}, {}]") if figures[key] else None for key in ("true", "pointing all")]
+    return [*spreads, *(median(figures[key], 2 if key == "entropy" else 1) if figures[key] else None for key in MIDDLE)]
+
+
 def main() -> None:
     parser = options(__doc__, out=RESULTS)
     parser.add_argument("--runs", type=Path, default=Path("runs/scenes"))
     parser.add_argument("--why", action="store_true", help="the soft captioner with one thing changed at a time")
     parser.add_argument("--models", nargs="+", choices=sorted({*MODELS, *WHY}), help="only these")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
     parser.add_argument("--train", type=int, default=20000, help="training scenes")
     parser.add_argument("--test", type=int, default=1000, help="test scenes")
     parser.add_argument("--updates", type=int, help="for all models; without, each its own")
@@ -178,12 +189,12 @@ def main() -> None:
     if unknown := sorted(set(arguments.models or ()) - set(models)):
         parser.error(f"--models {', '.join(unknown)}: with{'' if arguments.why else 'out'} --why there are {', '.join(models)}")
     columns = ["model", "true captions", "pointing", "pointing, colours", "pointing, shapes", "random cell", "random object"]
-    columns += ["attention inside the object", "uniform attention", "entropy", "updates", "minutes"]
+    columns += ["attention inside the object", "uniform attention", "entropy", "updates", "seeds"]
     command = "python benchmarks/scenes.py" + (" --why" if arguments.why else "")
     note = (
         f"`{command}`: {arguments.test} new scenes of three objects, 64 x 64 pixels, greedy captions; a cell of 4 pixels sees 15. Truth is "
         "checked by program; pointing: the cell with the highest weight lies within half a cell of the object. Entropy in nats (uniform "
-        f"{np.log(256):.2f}). {machine()}."
+        f"{np.log(256):.2f}). Of several seeds the median, of truth and pointing with the lowest and the highest. {versions()}."
     )
     table = Table(arguments.out / ("scenes_why.json" if arguments.why else "scenes.json"), columns, note)
     for name in arguments.models or models:
@@ -191,15 +202,13 @@ def main() -> None:
         order = "free" if name == "free" else "convention"
         data = arguments.runs / f"data_{order}_{arguments.train}"
         captions, scenes, pictures = scene_sets(data, arguments.train, arguments.test, order)
-        run = arguments.runs / f"scenes_{name}"
-        train(run, captions, [*settings, *arguments.settings], arguments.updates or updates)
-        captioner = Captioner.open(run)
-        found = measure(captioner.caption(pictures, need_attention=True), scenes, captioner.run.model.grid)
-        training = training_of(run)
-        keys = ("true", "pointing all", "pointing colour", "pointing shape", "random cell", "random object")
-        keys += ("attention correctness", "uniform attention")
-        figures = [None if key not in found else round(found[key], 1) for key in keys]
-        table.add([title, *figures, round(found.get("entropy", 0.0), 2), training.updates, round(training.seconds / 60, 1)])
+        found = []
+        for seed in arguments.seeds:
+            run = arguments.runs / f"scenes_{name}-{seed}"
+            train(run, captions, [*settings, *arguments.settings, f"training.seed={seed}"], arguments.updates or updates)
+            captioner = Captioner.open(run)
+            found.append(measure(captioner.caption(pictures, need_attention=True), scenes, captioner.run.model.grid))
+            table.add([title, *_cells(found), training_of(run).updates, len(found)])
 
 
 if __name__ == "__main__":
