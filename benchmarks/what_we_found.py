@@ -108,9 +108,9 @@ def areas() -> list[list[str]]:
 def pointing() -> list[list[str]]:
     """Return the findings on where attention points."""
     data, areas = "letters backwards", "Transformer, areas of 3"
-    right, wrong = (number("study_generated", (data, "areas of 3, scaled dot"), column) for column in ("exact match", "AER"))
-    ahead(right, 99.0, "right outputs with areas, beside what a finding calls right")
-    ahead(wrong, number("study_generated", (data, "dot, after the cell"), "AER"), "alignment error with areas")
+    whole, chosen = ahead(
+        *(number("word_links", ("reverse", areas), how) for how in ("mean over heads", "chosen attention")), "mean of heads"
+    )
     errors = (number("pointing", ("reverse", areas, kind), "alignment error, %") for kind in ("none", "known"))
     untaught, taught = ahead(*errors, "alignment error without links")
     bleu = [number("pointing_multi30k", ("Transformer", kind), "BLEU") for kind in ("none", "of the recurrent model")]
@@ -119,9 +119,9 @@ def pointing() -> list[list[str]]:
     after, before = ahead(*(number("scenes_why", name, "pointing") for name in settings), "pointing after the last word")
     return [
         [
-            "Right outputs do not mean right weights.",
-            f"a recurrent model with areas: {right:.1f} % right, {wrong:.0f} % alignment error",
-            f"[three seeds](studies.md#{SECTIONS['generated']})",
+            "Which head points, and at which step, must be found out.",
+            f"with areas: alignment error {whole:.0f} % by the mean of the heads, {chosen:.0f} % by the chosen one ({data})",
+            "[three seeds](translation.md#word-alignment)",
         ],
         [
             "One head can be taught to point.",

@@ -42,11 +42,11 @@ def test_the_page_is_short() -> None:
     [
         ("study_findings", HOPS, "verdict", "not shown", "'not shown', but the page rests on"),
         (
-            "study_generated",
-            ("letters backwards", "areas of 3, scaled dot"),
-            "AER",
-            "0.03",
-            "with areas: 0.03 is not above",
+            "word_links",
+            ("reverse", "Transformer, areas of 3"),
+            "mean over heads",
+            "3.1 (3.0 to 3.2)",
+            "mean of heads: 3.1 is not above",
         ),
         ("pointing", ("reverse", "Transformer, areas of 3", "known"), "alignment error, %", "7.1 (7.0 to 7.2)", "5.5 is not above 7.1"),
         ("study_normalizers", ("Transformer, sparsemax",), "AER", "5.3", "a Transformer with softmax"),

@@ -33,7 +33,7 @@ from regard.tasks.word_links import (
     unit_spans,
     write_choice,
 )
-from tests.tasks.tiny import FAMILIES, TEXTS, trained, translator
+from tests.tasks.tiny import FAMILIES, RECURRENT, TEXTS, trained, translator
 
 PAIRS = [(text, " ".join(text.split()[::-1])) for text in TEXTS]
 ATTENTIVE = [name for name in FAMILIES if name != "no attention"]
@@ -143,11 +143,18 @@ def test_evaluation_counts_the_links_that_are_found_and_says_which_attention_gav
     assert scores[-1].signature.endswith("|attention:decoder.layers.0.cross_attention.attention, head 2, of the step that reads the token")
 
 
-def test_training_a_transformer_stores_a_choice_and_a_recurrent_model_has_none(tmp_path: Path) -> None:
-    run = open_translation_run(trained(tmp_path / "a", kind="word", model=FAMILIES["transformer"]))
+HEADS = {**RECURRENT, "decoder_dim": 8, "attention": {"score": "scaled_dot", "num_heads": 2, "query_state": "current"}}
+
+
+@pytest.mark.parametrize("model", [FAMILIES["transformer"], HEADS], ids=["Transformer", "recurrent, two heads"])
+def test_training_a_model_of_several_heads_stores_a_choice(tmp_path: Path, model: dict[str, Any]) -> None:
+    run = open_translation_run(trained(tmp_path / "a", kind="word", model=model))
     choice = read_choice(run)
     assert choice is not None
     assert choice.name in {layer.name for layer in maps_of(run, PAIRS[0])}
+
+
+def test_training_a_recurrent_model_of_one_head_stores_none(tmp_path: Path) -> None:
     assert not (trained(tmp_path / "b", kind="word") / FILE).exists()
 
 

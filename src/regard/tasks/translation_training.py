@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from regard import progress
-from regard.config import RECIPES, RNNConfig, TranslationConfig, with_recipe
+from regard.config import RECIPES, ModelConfig, RNNConfig, TransformerConfig, TranslationConfig, with_recipe
 from regard.data.batching import PlannedBatch, SequenceBatch
 from regard.data.token_cache import TOKENS
 from regard.data.vocabulary import IMPORTED
@@ -134,6 +134,13 @@ def _check_links(config: TranslationConfig) -> None:
         if number is not None and number > limits[setting]:
             what = "decoder_layers" if setting == "links_layer" else "num_heads"
             raise ConfigError(f"training.{setting}: {number}, but model.{what} is {limits[setting]}")
+
+
+def _has_heads(model: ModelConfig) -> bool:
+    # Of a recurrent decoder's attention.
+    recurrent = model.recurrent if isinstance(model, TransformerConfig) and model.decoder == "recurrent" else model
+    attention = getattr(recurrent, "attention", None)
+    return attention is not None and (attention.num_heads or 1) > 1
 
 
 def taught_head(config: TranslationConfig) -> TaughtHead:
@@ -290,8 +297,8 @@ class TranslationTraining(TaskTraining[TranslationConfig]):
             # The heads of a recurrent decoder learn links together.
             alone = not run.config.model.decoder_attentions or getattr(run.config.model, "num_heads", 1) == 1
             taught = run.model.taught_name(head), None if alone else head.head, head.step
-        # A model with one attention uses its own alignment, of the predicting step.
-        if taught is None and not run.config.model.decoder_attentions:
+        # An attention with one head uses its own alignment, of the predicting step.
+        if taught is None and not run.config.model.decoder_attentions and not _has_heads(run.config.model):
             return
         if (choice := choose_attention(run, self.held.pairs, taught=taught)) is not None:
             write_choice(self.folder, choice)
