@@ -107,10 +107,9 @@ def areas() -> list[list[str]]:
 
 def pointing() -> list[list[str]]:
     """Return the findings on where attention points."""
-    data, areas = "letters backwards", "Transformer, areas of 3"
-    whole, chosen = ahead(
-        *(number("word_links", ("reverse", areas), how) for how in ("mean over heads", "chosen attention")), "mean of heads"
-    )
+    areas = "Transformer, areas of 3"
+    ways = ("mean over heads", "chosen attention")
+    whole, chosen = ahead(*(number("word_links", ("reverse", areas), way) for way in ways), "mean of heads")
     errors = (number("pointing", ("reverse", areas, kind), "alignment error, %") for kind in ("none", "known"))
     untaught, taught = ahead(*errors, "alignment error without links")
     bleu = [number("pointing_multi30k", ("Transformer", kind), "BLEU") for kind in ("none", "of the recurrent model")]
@@ -119,8 +118,8 @@ def pointing() -> list[list[str]]:
     after, before = ahead(*(number("scenes_why", name, "pointing") for name in settings), "pointing after the last word")
     return [
         [
-            "Which head points, and at which step, must be found out.",
-            f"with areas: alignment error {whole:.0f} % by the mean of the heads, {chosen:.0f} % by the chosen one ({data})",
+            "Which head points must be found out.",
+            f"areas: alignment error {whole:.0f} % by the mean of heads, {chosen:.0f} % by the chosen one",
             "[three seeds](translation.md#word-alignment)",
         ],
         [

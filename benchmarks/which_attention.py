@@ -246,7 +246,7 @@ def alignments() -> list[str]:
         raise SystemExit(f"study_generated.json: {own} is recommended for alignments, but {best} has the lowest mean AER: {errors}")
     return [
         "alignments between source and target",
-        "a head that [learned links](translation.md#guided-alignment), where there are some; else a recurrent general score with input feeding",
+        "a head that [learned links](translation.md#guided-alignment); without any, a recurrent general score with input feeding",
         f"{errors[own]:.1f} % alignment error without links, mean of three generated sets, the lowest",
         "[three seeds](studies.md#generated-sets-with-known-alignments)",
     ]
