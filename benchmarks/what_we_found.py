@@ -114,8 +114,6 @@ def pointing() -> list[list[str]]:
     untaught, taught = ahead(*errors, "alignment error without links")
     bleu = [number("pointing_multi30k", ("Transformer", kind), "BLEU") for kind in ("none", "of the recurrent model")]
     ahead(bleu[1] + COST, bleu[0], f"BLEU with guided alignment, and {COST}")
-    settings = ("as in the table above", "attends before reading the last word, as published")
-    after, before = ahead(*(number("scenes_why", name, "pointing") for name in settings), "pointing after the last word")
     return [
         [
             "Which head points must be found out.",
@@ -126,11 +124,6 @@ def pointing() -> list[list[str]]:
             "One head can be taught to point.",
             f"alignment error {untaught:.1f} % without links, {taught:.2f} % with; Multi30k: BLEU {bleu[0]:.1f} and {bleu[1]:.1f}",
             "[three seeds](translation.md#guided-alignment)",
-        ],
-        [
-            "Attention to images pointed better after reading the last word.",
-            f"{after:.0f} % of words at their object, {before:.0f} % as published",
-            "[one seed](captioning.md#attention-accuracy-on-scenes)",
         ],
     ]
 
