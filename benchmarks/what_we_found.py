@@ -176,13 +176,14 @@ def sparse() -> list[str]:
 
 def language() -> list[str]:
     """Return the finding on language models."""
-    texts, column = ("Multi30k, English", "Flickr8k captions"), "perplexity, continuous"
-    alone, grouped = (number("language", (text, "plain"), column) - number("language", (text, "none"), column) for text in texts)
+    texts, column = ("Multi30k, English", "Flickr8k captions", "Flickr8k captions, shuffled"), "perplexity, continuous"
+    alone, grouped, mixed = (number("language", (text, "plain"), column) - number("language", (text, "none"), column) for text in texts)
     ahead(alone, 0.0, "perplexity with attention over unrelated sentences")
+    ahead(mixed, 0.0, "perplexity with attention over captions in a random order")
     ahead(0.0, grouped, "perplexity with attention over groups of captions")
     return [
         "Plain attention helped a language model of captions in groups.",
-        f"{grouped:+.1f} perplexity; {alone:+.1f} on unrelated sentences",
+        f"{grouped:+.1f} perplexity; {mixed:+.1f} in a random order; {alone:+.1f} on unrelated sentences",
         "[three seeds](language.md#results)",
     ]
 
