@@ -293,3 +293,17 @@ def test_it_stands_in_whole_torch_models_with_the_same_result_and_with_areas(tra
         torch.testing.assert_close(found[KEY_MASK], expected[KEY_MASK])
         other = replace_attention(copy.deepcopy(stack), areas=lambda: Areas(3))(x, **hidden)
         assert not torch.allclose(other[KEY_MASK], expected[KEY_MASK], atol=1e-2)
+
+
+def test_frozen_weights_stay_frozen():
+    theirs = nn.TransformerEncoderLayer(6, 2, 7, batch_first=True).requires_grad_(False)
+    theirs.linear1.weight.requires_grad_(True)
+    ours = from_torch(theirs)
+    assert [name for name, own in ours.named_parameters() if own.requires_grad] == ["feed_forward.hidden.weight"]
+    assert [name for name, own in to_torch(ours).named_parameters() if own.requires_grad] == ["linear1.weight"]
+    replaced = replace_attention(nn.TransformerEncoderLayer(6, 2, 7, batch_first=True).requires_grad_(False))
+    assert not any(own.requires_grad for own in replaced.parameters())
+    partly = nn.MultiheadAttention(6, 2, batch_first=True)
+    partly.out_proj.requires_grad_(False)
+    ours = MultiHeadAttention.from_torch(partly)
+    assert (ours.query.weight.requires_grad, ours.output.weight.requires_grad) == (True, False)

@@ -62,13 +62,17 @@ def gpt2() -> Any:
     return noisy(transformers.GPT2LMHeadModel(config))
 
 
-def marian() -> Any:
+def marian(**settings: Any) -> Any:
     sizes = {f"{side}_{name}": size for side in ("encoder", "decoder") for name, size in (("layers", 2), ("attention_heads", 3))}
     special = {"pad_token_id": 0, "eos_token_id": 3, "decoder_start_token_id": 0, "forced_eos_token_id": 3}
     config = transformers.MarianConfig(
-        vocab_size=12, d_model=12, encoder_ffn_dim=8, decoder_ffn_dim=8, max_position_embeddings=32, **sizes, **special
+        vocab_size=12, d_model=12, encoder_ffn_dim=8, decoder_ffn_dim=8, max_position_embeddings=32, **sizes, **special, **settings
     )
     return noisy(transformers.MarianMTModel(config))
+
+
+def scaled_marian() -> Any:
+    return marian(scale_embedding=True)
 
 
 def vit() -> Any:
@@ -81,13 +85,20 @@ def processor(images: Any, return_tensors: str) -> dict[str, Tensor]:
 
 
 IMAGE = np.random.default_rng(3).integers(0, 256, (12, 12, 3), dtype=np.uint8)
-TEXTS: dict[str, Callable[[], Any]] = {"labels": classifier, "masked": masked, "decoder": gpt2, "encoder-decoder": marian}
+TEXTS: dict[str, Callable[[], Any]] = {
+    "labels": classifier,
+    "masked": masked,
+    "decoder": gpt2,
+    "encoder-decoder": marian,
+    "scaled": scaled_marian,
+}
+PAIRED = ("encoder-decoder", "scaled")
 TEXT_MODELS = pytest.mark.parametrize("kind", TEXTS)
 
 
 def batch_of(kind: str, tokenizer: Any) -> PretrainedBatch:
     model = TEXTS[kind]()
-    text: Any = (TEXT, "der Hund sat") if kind == "encoder-decoder" else TEXT
+    text: Any = (TEXT, "der Hund sat") if kind in PAIRED else TEXT
     return text_batch(model, tokenizer, watch_text(model, tokenizer, text).inputs)
 
 
@@ -95,7 +106,7 @@ def batch_of(kind: str, tokenizer: Any) -> PretrainedBatch:
 def test_log_probs_are_those_of_the_model_on_its_tokens(kind: str, tokenizer: Any) -> None:
     batch = batch_of(kind, tokenizer)
     given = tokenizer(TEXT, return_tensors="pt")
-    if kind == "encoder-decoder":
+    if kind in PAIRED:
         given["decoder_input_ids"] = batch.given["decoder_input_ids"]
     with torch.no_grad():
         logits = batch.model(**given).logits
@@ -103,7 +114,7 @@ def test_log_probs_are_those_of_the_model_on_its_tokens(kind: str, tokenizer: An
     expected = (logits if logits.dim() == 3 else logits[:, None]).log_softmax(-1)
     if kind == "decoder":
         assert batch.goals[0, :-1].tolist() == given["input_ids"][0, 1:].tolist()
-    if kind == "encoder-decoder":
+    if kind in PAIRED:
         assert batch.goals[0, :-1].tolist() == [10, 11, 6]
     torch.testing.assert_close(found, expected.gather(-1, batch.goals[..., None])[..., 0], atol=1e-5, rtol=1e-5)
     assert batch.inputs[0].tolist() == [True] * 6 + [False]  # not the end
@@ -162,7 +173,7 @@ def test_value_norms_are_those_of_weighted_projected_values(kind: str, tokenizer
     )
 
     def keep(module: Any, args: tuple[Any, ...], given: dict[str, Any]) -> None:
-        seen["x"] = given["key_value_states"] if kind == "encoder-decoder" else [*args, *given.values()][0]
+        seen["x"] = given["key_value_states"] if kind in PAIRED else [*args, *given.values()][0]
 
     found = norms_of_values(batch)
     assert model.config._attn_implementation == "sdpa"
@@ -172,7 +183,7 @@ def test_value_norms_are_those_of_weighted_projected_values(kind: str, tokenizer
     hook = model.get_submodule(name).register_forward_pre_hook(keep, with_kwargs=True)
     with torch.no_grad():
         output = batch.output(output_attentions=True)
-        weights = (output.cross_attentions if kind == "encoder-decoder" else output.attentions)[-1][0]  # (H, T, S)
+        weights = (output.cross_attentions if kind in PAIRED else output.attentions)[-1][0]  # (H, T, S)
         values, projection = projections(model, kind, seen)
     hook.remove()
     each = torch.einsum("hts,shd,hde->tse", weights, values[0].unflatten(-1, (3, 4)), projection.unflatten(0, (3, 4)))
@@ -209,7 +220,7 @@ def test_gradients_of_weights_are_those_of_what_a_weight_adds(kind: str, tokeniz
 def test_replacing_a_token_is_a_loop_over_words(kind: str, tokenizer: Any) -> None:
     batch = batch_of(kind, tokenizer)
     words = batch.words(5, torch.Generator().manual_seed(1))
-    table = batch.model.get_input_embeddings()(torch.arange(4, 12))  # type: ignore[operator]  # no special tokens
+    table = batch.model.get_input_embeddings()(torch.arange(4, 12)) * batch.scale  # type: ignore[operator]  # no special tokens
     assert ((words[:, None] - table).abs().sum(-1).min(1).values < 1e-6).all()
     found = replace_one(batch, draws=5)
     with torch.no_grad():
@@ -465,12 +476,12 @@ def test_rollout_of_an_encoder_decoder_counts_what_the_decoder_reads(tokenizer: 
 @TEXT_MODELS
 def test_all_methods_that_can_be_computed_are_maps_of_the_record(kind: str, tokenizer: Any) -> None:
     model = TEXTS[kind]()
-    text: Any = (TEXT, "der Hund sat") if kind == "encoder-decoder" else TEXT
+    text: Any = (TEXT, "der Hund sat") if kind in PAIRED else TEXT
     (record,) = text_records(model, tokenizer, text, methods=["all"])
     found = {each.method: (each.query, each.key) for each in record.maps if each.method}
     rows = {"labels": "label", "masked": "predicted token"}.get(kind, "next token")
-    states = "target" if kind == "encoder-decoder" else "tokens"
-    key = "source" if kind == "encoder-decoder" else "tokens"
+    states = "target" if kind in PAIRED else "tokens"
+    key = "source" if kind in PAIRED else "tokens"
     assert found == {
         **dict.fromkeys(("rollout", "flow", "value-norms", "value-norms-layers", "alti"), (states, key)),
         **dict.fromkeys(("input-gradient", "integrated-gradients", "gradient-attention", "leave-one-out", "replace-one"), (rows, key)),
@@ -481,12 +492,12 @@ def test_all_methods_that_can_be_computed_are_maps_of_the_record(kind: str, toke
 @pytest.mark.parametrize("kind", ["masked", "decoder", "encoder-decoder"])
 def test_rows_of_a_method_are_the_tokens_whose_probability_it_explains(kind: str, tokenizer: Any) -> None:
     model = TEXTS[kind]()
-    text: Any = (TEXT, "der Hund sat") if kind == "encoder-decoder" else TEXT
+    text: Any = (TEXT, "der Hund sat") if kind in PAIRED else TEXT
     inputs = watch_text(model, tokenizer, text).inputs
     with torch.no_grad():
         logits = model(**inputs).logits[0].log_softmax(-1)
     best = logits.argmax(-1)
-    written = inputs["decoder_input_ids" if kind == "encoder-decoder" else "input_ids"][0]
+    written = inputs["decoder_input_ids" if kind in PAIRED else "input_ids"][0]
     goals = best if kind == "masked" else torch.cat([written[1:], best[-1:]])
     (record,) = text_records(model, tokenizer, text, methods=["leave-one-out"])
     rows = record.maps[-1].query
@@ -554,7 +565,7 @@ def test_what_cannot_be_computed_is_named(tokenizer: Any, method: str, reason: s
 @TEXT_MODELS
 def test_gradients_are_there_inside_inference_mode(kind: str, tokenizer: Any) -> None:
     model = TEXTS[kind]().requires_grad_(False)
-    text: Any = (TEXT, "der Hund sat") if kind == "encoder-decoder" else TEXT
+    text: Any = (TEXT, "der Hund sat") if kind in PAIRED else TEXT
     expected = input_times_gradient(text_batch(model, tokenizer, watch_text(model, tokenizer, text).inputs))
     with torch.inference_mode():
         found = input_times_gradient(text_batch(model, tokenizer, watch_text(model, tokenizer, text).inputs))
@@ -572,3 +583,12 @@ def test_maps_that_do_not_follow_one_another_are_named() -> None:
     calls = [AttentionCall("a", "self", torch.ones(1, 1, 5, 5) / 5), AttentionCall("b", "self", torch.ones(1, 1, 3, 3) / 3)]
     with pytest.raises(ConfigError, match=r"rollout: b attends from 3 to 3: its map continues none before it"):
         explain_calls(calls, "rollout")
+
+
+def test_a_model_that_reads_vectors_in_another_way_is_refused(tokenizer: Any) -> None:
+    model = marian()
+    embed = model.get_input_embeddings()
+    embed.register_forward_hook(lambda module, given, output: output * 3 if torch.is_grad_enabled() else output)
+    inputs = watch_text(model, tokenizer, (TEXT, "der Hund sat")).inputs
+    with pytest.raises(ConfigError, match="MarianMTModel computes other probabilities from vectors"):
+        text_batch(model, tokenizer, inputs)

@@ -110,6 +110,13 @@ def test_a_language_model_reads_the_test_text_as_in_training(tmp_path: Path, con
         assert named(found)[metric] == pytest.approx(expected[f"{metric}, {context}"], rel=1e-5)
 
 
+def test_a_diverged_language_model_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tiny_language.run(tmp_path, training={"max_updates": 2})
+    monkeypatch.setattr("regard.study.measure.MOST_NATS", 0.1)
+    with pytest.raises(DataError, match=r"run: .* nats per token on .*valid_text: no finite perplexity; the training has diverged"):
+        measure_run("lm", tmp_path / "run", {"text": str(tmp_path / "valid_text")})
+
+
 def test_bits_per_byte_of_unknown_words_are_refused(tmp_path: Path) -> None:
     tiny_language.run(tmp_path, kind="word", training={"max_updates": 2})
     (tmp_path / "new").write_text("never-seen\n")

@@ -182,7 +182,20 @@ def build_from_torch(kind: type[MultiHeadAttention], theirs: nn.MultiheadAttenti
     ours = kind(theirs.embed_dim, theirs.num_heads, **sizes, dropout=theirs.dropout, areas=areas).to(theirs.out_proj.weight)
     own = {name: tensor for name, tensor in ours.state_dict().items() if name.startswith("areas.")}
     ours.load_state_dict(state | own)
+    freeze_like(ours, heads_from_torch(trained_parts(theirs)))
     return ours.train(theirs.training)
+
+
+def trained_parts(module: nn.Module) -> dict[str, Tensor]:
+    """Return for each parameter a tensor of its shape: True where it is trained, False where it is frozen."""
+    return {name: torch.full_like(own, own.requires_grad, dtype=torch.bool) for name, own in module.named_parameters()}
+
+
+def freeze_like(module: nn.Module, trained: Mapping[str, Tensor]) -> None:
+    """Freeze the parameters that `trained_parts` of another module, converted, has as frozen."""
+    for name, own in module.named_parameters():
+        if name in trained:
+            own.requires_grad_(bool(trained[name].any()))
 
 
 @torch.no_grad()
@@ -200,4 +213,5 @@ def build_to_torch(ours: MultiHeadAttention, *, batch_first: bool) -> nn.Multihe
     made = nn.MultiheadAttention(ours.output.out_features, ours.num_heads, ours.dropout, **sizes, batch_first=batch_first)
     theirs = made.to(ours.output.weight)
     theirs.load_state_dict(state)
+    freeze_like(theirs, heads_to_torch(trained_parts(ours)))
     return theirs.train(ours.training)

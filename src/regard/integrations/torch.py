@@ -14,10 +14,12 @@ from torch import Tensor, nn
 from regard.attention import Areas, MultiHeadAttention
 from regard.attention.torch_adapter import (
     Masks,
+    freeze_like,
     heads_from_torch,
     heads_to_torch,
     masks_from_torch,
     masks_to_torch,
+    trained_parts,
 )
 from regard.constructor_checks import checked
 from regard.errors import ConfigError, ShapeError
@@ -126,6 +128,7 @@ def from_torch(theirs: nn.Module) -> Ours:
             state[name] = torch.zeros_like(parameter)
             parameter.requires_grad_(False)
     ours.load_state_dict(state)
+    freeze_like(ours, state_from_torch(trained_parts(theirs)))
     return ours.train(theirs.training)
 
 
@@ -227,6 +230,7 @@ def to_torch(ours: Ours, *, batch_first: bool = True) -> nn.Module:
         theirs.get_submodule(f"dropout{number}").p = norm.dropout
     theirs = theirs.to(ours.feed_forward.hidden.weight)
     theirs.load_state_dict(state_to_torch(ours.state_dict()))
+    freeze_like(theirs, state_to_torch(trained_parts(ours)))
     return theirs.train(ours.training)
 
 

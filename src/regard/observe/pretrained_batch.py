@@ -35,6 +35,7 @@ class PretrainedBatch(ModelBatch):
         names: text of each goal, per example.
         alternatives: most probable tokens in place of each goal, per example; empty for classes.
         word_ids: (N,) ids of tokens that may take the place of others; None for images.
+        scale: what the model multiplies the vectors of tokens by before it reads them.
     """
 
     model: nn.Module
@@ -49,6 +50,7 @@ class PretrainedBatch(ModelBatch):
     names: Sequence[Sequence[str]] = ()
     alternatives: Sequence[Sequence[Sequence[tuple[str, float]]]] = ()
     word_ids: Tensor | None = None
+    scale: float = 1.0
 
     @property
     def inputs(self) -> Tensor:
@@ -71,7 +73,7 @@ class PretrainedBatch(ModelBatch):
             raise ConfigError(f"replace-one: the inputs of {type(self.model).__name__} are patches, not words; take leave-one-out")
         chosen = self.word_ids[torch.randint(len(self.word_ids), (count,), generator=generator)]
         embedding: nn.Module = self.model.get_input_embeddings()  # type: ignore[operator]
-        return embedding(chosen.to(self.vectors.device)).detach()
+        return embedding(chosen.to(self.vectors.device)).detach() * self.scale
 
     def select(self, rows: Tensor) -> Self:
         """Return the examples `rows` (B',)."""
@@ -133,7 +135,7 @@ def text_batch(model: Any, tokenizer: Any, inputs: Mapping[str, Tensor]) -> Pret
         inputs: `input_ids` (B, S), `attention_mask`, for an encoder-decoder `decoder_input_ids` (B, T), and other outputs of the tokenizer.
 
     Raises:
-        ConfigError: the model returns no logits.
+        ConfigError: the model returns no logits, or others from vectors than from tokens.
     """
     ids = inputs["input_ids"]
     mask = inputs.get("attention_mask", torch.ones_like(ids))
@@ -145,12 +147,16 @@ def text_batch(model: Any, tokenizer: Any, inputs: Mapping[str, Tensor]) -> Pret
     if "decoder_input_ids" in inputs:
         real = inputs["decoder_input_ids"] != tokenizer.pad_token_id
         real[:, 0] = True
-    vectors = model.get_input_embeddings()(ids).detach()
+    # Marian, Pegasus and MVP scale the vectors of tokens, but not vectors in their place.
+    encoder = model.get_encoder() if "decoder_input_ids" in inputs and hasattr(model, "get_encoder") else None
+    scale = float(getattr(encoder, "embed_scale", None) or 1.0)
+    vectors = model.get_input_embeddings()(ids).detach() * scale
     special_ids = {*tokenizer.all_special_ids}
     known = min(len(tokenizer), model.get_input_embeddings().weight.shape[0])  # tables may be padded
     words = torch.tensor([number for number in range(known) if number not in special_ids])
-    made = PretrainedBatch(model, given, vectors, ids, real, ranked, torch.ones_like(ranked), word_ids=words)
+    made = PretrainedBatch(model, given, vectors, ids, real, ranked, torch.ones_like(ranked), word_ids=words, scale=scale)
     batch, logits = _with_goals(made, written)
+    _check_vectors(batch, ids)
     goals = [row[own].tolist() for row, own in zip(batch.goals, batch.real, strict=True)]
     if is_of_tokens(model, logits):
         rows = "next token" if generates(model) else "predicted token"
@@ -175,6 +181,17 @@ def image_batch(model: Any, pixels: Tensor, grid: tuple[int, int]) -> Pretrained
     batch, logits = _with_goals(PretrainedBatch(model, {"pixel_values": pixels}, patches, there, there, there, there, grid), None)
     labels = class_names(model, logits.shape[-1])
     return replace(batch, names=[[labels[number] for number in own] for own in batch.goals.tolist()])
+
+
+def _check_vectors(batch: PretrainedBatch, ids: Tensor) -> None:
+    """Refuse a model that computes something else from vectors than from tokens."""
+    with torch.no_grad():
+        own, ours = batch.log_probs_of(batch.model(input_ids=ids, **batch.given)), batch.log_probs()
+    if not torch.allclose(own, ours, rtol=1e-2, atol=1e-2, equal_nan=True):
+        raise ConfigError(
+            f"{type(batch.model).__name__} computes other probabilities from vectors, which explanations change, than from tokens (by up "
+            f"to {float((own - ours).abs().max()):.2g} in log-probability); it cannot be explained"
+        )
 
 
 def _with_goals(batch: PretrainedBatch, written: Tensor | None) -> tuple[PretrainedBatch, Tensor]:

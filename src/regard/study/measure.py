@@ -39,6 +39,8 @@ from regard.viewer import AttentionRecord
 
 # Test examples for attention figures: the mean of a few hundred rows is close to that of all.
 MAX_ATTENTION_EXAMPLES = 64
+# The exponential of more is no finite number.
+MOST_NATS = 700
 
 
 class RunMeasures(NamedTuple):
@@ -155,7 +157,10 @@ def _language(run: Path, test: Mapping[str, str], metric: str) -> RunMeasures:
     tokens = np.array([[-line.total, len(line.log_probs)] for line in scored])
     sums = tokens.sum(0)
     used = f"lines:{len(lines)}|text:{opened.config.data.context}"
-    scores = [Score("perplexity", math.exp(sums[0] / sums[1]), "per token", used)]
+    loss = sums[0] / sums[1]
+    if not loss < MOST_NATS:
+        raise DataError(f"{run}: {loss:.4g} nats per token on {test['text']}: no finite perplexity; the training has diverged")
+    scores = [Score("perplexity", math.exp(loss), "per token", used)]
     text = encode_text(lines, opened.vocabulary)
     if not text.unknown:
         scores.append(Score("bits per byte", sums[0] / math.log(2) / text.size, "bits", f"{used}|bytes:{text.size}"))
