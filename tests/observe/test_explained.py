@@ -592,3 +592,11 @@ def test_a_model_that_reads_vectors_in_another_way_is_refused(tokenizer: Any) ->
     inputs = watch_text(model, tokenizer, (TEXT, "der Hund sat")).inputs
     with pytest.raises(ConfigError, match="MarianMTModel computes other probabilities from vectors"):
         text_batch(model, tokenizer, inputs)
+
+
+@pytest.mark.parametrize("settings", [{"num_labels": 1}, {"num_labels": 3, "problem_type": "multi_label_classification"}])
+def test_outputs_that_are_no_probabilities_of_classes_are_refused(settings: dict[str, Any], tokenizer: Any) -> None:
+    config = transformers.BertConfig(vocab_size=12, max_position_embeddings=13, **LAYERS, **settings)
+    model = noisy(transformers.BertForSequenceClassification(config))
+    with pytest.raises(ConfigError, match="BertForSequenceClassification returns a number or independent labels, no probabilities"):
+        text_batch(model, tokenizer, watch_text(model, tokenizer, TEXT).inputs)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from regard import ops
 from regard.attention.areas import Areas, scored_area_length
-from regard.attention.base import AttentionOutput, NeedWeights
+from regard.attention.base import AttentionOutput, NeedWeights, check_need_weights
 from regard.attention.indexed_memory import IndexedMemory, index_sources
 from regard.attention.recorder import is_recording, record_call
 from regard.attention.scores import LocationScore, ScoreModule
@@ -375,6 +375,7 @@ class MultiHeadAttention(nn.Module):
         self, query: Tensor, key: Tensor, value: Tensor, allowed: Tensor | None, only_causal: bool, need_weights: NeedWeights
     ) -> tuple[Tensor, Tensor | None]:
         # (B, H, T, D) on (B, H, S, D) twice: context and, if requested, weights of every head.
+        check_need_weights("MultiHeadAttention", need_weights)
         if need_weights == "areas" and self.areas is None:
             raise ConfigError('MultiHeadAttention: need_weights="areas" needs areas; True gives the weights of the items')
         dropout = self.dropout if self.training else 0.0

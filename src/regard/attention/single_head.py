@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from regard import ops
 from regard.attention.areas import Areas
-from regard.attention.base import AttentionOutput, HardOutput, Memory, NeedWeights
+from regard.attention.base import AttentionOutput, HardOutput, Memory, NeedWeights, check_need_weights
 from regard.attention.hard import HardChoice
 from regard.attention.recorder import is_recording, record_call
 from regard.attention.scores import LocationScore, ScoreModule
@@ -147,6 +147,7 @@ class Attention(nn.Module):
                 return self.attend(query, memory, mask=mask, position=position, need_weights=need, soft=soft).weights
 
             record_call(self, self.areas, weigh)
+        check_need_weights("attend", need_weights)
         if need_weights == "areas" and self.areas is None:
             raise ConfigError('attend: need_weights="areas" needs an attention with areas; True gives the weights of the items')
         if soft is not None and self.choice is None:

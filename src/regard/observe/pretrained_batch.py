@@ -13,6 +13,9 @@ from regard.errors import ConfigError
 from regard.explanations import ModelBatch
 from regard.observe.predictions import class_names, generates, is_of_tokens, most_probable, token_names
 
+OTHERS = ("regression", "multi_label_classification")
+"""Problem types of Hugging Face classifiers whose outputs are no probabilities of one class."""
+
 
 @dataclass(frozen=True)
 class PretrainedBatch(ModelBatch):
@@ -123,6 +126,8 @@ class PretrainedBatch(ModelBatch):
         logits, kind = getattr(output, "logits", None), type(self.model).__name__
         if not isinstance(logits, Tensor) or logits.dim() not in (2, 3):
             raise ConfigError(f"{kind} returns no probabilities to explain; load it with a head, such as AutoModelForMaskedLM")
+        if logits.shape[-1] == 1 or getattr(getattr(self.model, "config", None), "problem_type", None) in OTHERS:
+            raise ConfigError(f"{kind} returns a number or independent labels, no probabilities of classes to explain")
         return logits if logits.dim() == 3 else logits.unsqueeze(1)
 
 
