@@ -13,7 +13,7 @@ from typing import Any
 from regard.config.base import LOWER_IS_BETTER
 from regard.config.study import StudyCell
 from regard.data.lines import write_files
-from regard.errors import counted
+from regard.errors import counted, listed
 from regard.metrics.seeds import LEVEL, MAX_SEEDS
 from regard.strict_json import dump_json
 from regard.study.explained import method_table
@@ -191,7 +191,7 @@ def _notes(report: Report) -> list[str]:
     if report.missing:
         notes += ["", f"Not done: {'; '.join(f'{name} ({why})' if why else name for name, why in report.missing.items())}."]
     if report.unknown:
-        notes += ["", f"Their results do not name the test set: {', '.join(report.unknown)}."]
+        notes += ["", f"Their results do not name the test set: {listed(report.unknown, most=3)}."]
     return notes
 
 
