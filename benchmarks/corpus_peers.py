@@ -1,6 +1,6 @@
-"""What a large parallel text costs before the first update, beside JoeyNMT and eole: seconds, and memory of all processes.
+r"""What a large parallel text costs before the first update, beside JoeyNMT and eole: seconds, and memory of all processes.
 
-    python benchmarks/corpus_peers.py --folder /scratch/corpus --joeynmt-python joey/bin/python --eole-python eole/bin/python \\
+    python benchmarks/corpus_peers.py --folder /scratch/corpus --joeynmt-python joey/bin/python --eole-python eole/bin/python \
         --pairs 20000 200000 2000000 --limit 240 --out docs/results/corpus_peers.json
 
 Takes the generated text of corpus.py, raw, and each program's own way from there: Regard learns sub-words (8,000 per side), the peers

@@ -1,9 +1,9 @@
-"""Regard's Transformer beside eole, Hugging Face and CTranslate2: training target tokens/s, validation loss, decoding sentences/s.
+r"""Regard's Transformer beside eole, Hugging Face and CTranslate2: training target tokens/s, validation loss, decoding sentences/s.
 
     python benchmarks/transformer_peers.py --multi30k DATA --eole-python eole/bin/python --rounds 7
     python benchmarks/transformer_peers.py --multi30k DATA --eole-python eole/bin/python --loss 400
     python benchmarks/transformer_peers.py --multi30k DATA --model RUN --decoding-rounds 7
-    python benchmarks/transformer_peers.py --size base --multi30k DATA --eole-python eole/bin/python --rounds 3 --warmup 1 \\
+    python benchmarks/transformer_peers.py --size base --multi30k DATA --eole-python eole/bin/python --rounds 3 --warmup 1 \
         --updates regard=3,regard-bf16=3,eole=2,marian=2,marian-bf16=2 --out docs/results/transformer_speed_base.json
 
 Run it with Regard's own Python, which has transformers and ctranslate2, too, on a machine that does nothing else. Every contender runs in

@@ -126,7 +126,7 @@ def parse_yaml(text: str) -> Any:
 
 
 def dump_yaml(value: Any, *, flow: bool | None = False) -> str:
-    """Write YAML that `parse_yaml` reads as the same values.
+    r"""Write YAML that `parse_yaml` reads as the same values.
 
     Args:
         value: mappings, lists, strings, numbers, booleans and None.
@@ -134,6 +134,6 @@ def dump_yaml(value: Any, *, flow: bool | None = False) -> str:
 
     Example:
         >>> dump_yaml({"name": "1e3", "rate": 1e-3})
-        "name: '1e3'\\nrate: 0.001\\n"
+        "name: '1e3'\nrate: 0.001\n"
     """
     return yaml.dump(value, Dumper=_Dumper, sort_keys=False, allow_unicode=True, default_flow_style=flow)

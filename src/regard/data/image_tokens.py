@@ -170,7 +170,7 @@ class ImageTokens(Vocabulary):
 
 
 def find_images(lists: Iterable[Path], folder: Path | None, *, optional: bool) -> dict[str, Path]:
-    """Return the image files listed in text files, one name per line, by name, in order.
+    r"""Return the image files listed in text files, one name per line, by name, in order.
 
     Args:
         lists: text files; a blank line names no image.
@@ -183,7 +183,7 @@ def find_images(lists: Iterable[Path], folder: Path | None, *, optional: bool) -
     Example:
         >>> import tempfile
         >>> with tempfile.TemporaryDirectory() as folder:
-        ...     _ = Path(folder, "list").write_text("\\n")
+        ...     _ = Path(folder, "list").write_text("\n")
         ...     find_images([Path(folder, "list")], None, optional=True)
         {}
     """

@@ -147,7 +147,7 @@ def hold_out_labelled(examples: Sequence[LabelledExample], count: int, seed: int
 
 
 def lowercase_text(text: str) -> str:
-    """Lower-case a text character by character, keeping its length and offsets.
+    r"""Lower-case a text character by character, keeping its length and offsets.
 
     Example:
         >>> lowercase_text("GR\u00dcN \u0130")

@@ -23,7 +23,7 @@ Shard = tuple[Path, ...]
 
 
 class ParallelText:
-    """A parallel text of one or more shards: files, number of pairs, and digests.
+    r"""A parallel text of one or more shards: files, number of pairs, and digests.
 
     Args:
         source: a file of source sentences or, without `target`, of pairs (see `regard.data.read_pairs`); or a pattern for several, with
@@ -46,7 +46,7 @@ class ParallelText:
     Example:
         >>> import tempfile
         >>> with tempfile.TemporaryDirectory() as folder:
-        ...     for name, text in {"a.en": "one\\n", "b.en": "two\\n", "a.de": "eins\\n", "b.de": "zwei\\n"}.items():
+        ...     for name, text in {"a.en": "one\n", "b.en": "two\n", "a.de": "eins\n", "b.de": "zwei\n"}.items():
         ...         _ = Path(folder, name).write_text(text)
         ...     text = ParallelText(f"{folder}/*.en", f"{folder}/*.de")
         ...     text.pairs, list(text)
@@ -178,7 +178,7 @@ class ParallelText:
 
 
 def find_shards(source: str, target: str | None) -> list[Shard]:
-    """Find the files of a parallel text, sorted by name and matched in order.
+    r"""Find the files of a parallel text, sorted by name and matched in order.
 
     Args:
         source: a file, or a pattern with `*`, `?` or `[...]` in the name of folders or files.
@@ -194,7 +194,7 @@ def find_shards(source: str, target: str | None) -> list[Shard]:
         >>> import tempfile
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     for name in ("a.en", "b.en", "a.de", "b.de"):
-        ...         _ = Path(folder, name).write_text("x\\n")
+        ...         _ = Path(folder, name).write_text("x\n")
         ...     [(source.name, target.name) for source, target in find_shards(f"{folder}/*.en", f"{folder}/*.de")]
         [('a.en', 'a.de'), ('b.en', 'b.de')]
     """

@@ -108,7 +108,7 @@ class FlatTokens(Sequence[np.ndarray]):
 
 
 class PackedTexts(Sequence[str]):
-    """N texts in one array of UTF-8 bytes, decoded on access.
+    r"""N texts in one array of UTF-8 bytes, decoded on access.
 
     Args:
         utf8: the bytes of each text.

@@ -94,14 +94,14 @@ def export_run(run: str | Path, folder: str | Path) -> None:
 
 
 def vocabulary_map(shortlist: Shortlist, source: Sequence[str], target: Sequence[str]) -> str:
-    """Return a shortlist as the vocabulary map of CTranslate2, for `translate_batch(..., use_vmap=True)`.
+    r"""Return a shortlist as the vocabulary map of CTranslate2, for `translate_batch(..., use_vmap=True)`.
 
     One line per source token: the token, a tab, its target tokens with spaces between them. The first line, without a source token, has
     those of every sentence. Tokens with a space cannot be written, as in a vocabulary of characters; they are left out.
 
     Example:
         >>> vocabulary_map(Shortlist([4], {4: [5]}), ["<pad>", "<unk>", "<s>", "</s>", "ein"], ["<pad>", "<unk>", "<s>", "</s>", "a", "b"])
-        '\\t<unk> <s> </s> a\\nein\\tb\\n'
+        '\t<unk> <s> </s> a\nein\tb\n'
     """
 
     def line(key: str, tokens: Iterable[int]) -> str:

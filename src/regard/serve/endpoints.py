@@ -202,10 +202,10 @@ def reads_images(worker: Any) -> bool:
 
 
 def to_json(value: Any) -> str:
-    """Return a value as ASCII JSON, so that no character can be read as a line end or markup.
+    r"""Return a value as ASCII JSON, so that no character can be read as a line end or markup.
 
     Example:
-        >>> to_json({"text": "\\u2028"})
-        '{"text":"\\\\u2028"}'
+        >>> to_json({"text": "\u2028"})
+        '{"text":"\\u2028"}'
     """
     return json.dumps(value, allow_nan=False, separators=(",", ":"))

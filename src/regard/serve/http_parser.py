@@ -27,7 +27,7 @@ class Refusal(NamedTuple):
 
 
 class StrictConnection(h11.Connection):
-    """An h11 connection that refuses what RFC 9112 lets a recipient repair, if the repair could change where a request ends.
+    r"""An h11 connection that refuses what RFC 9112 lets a recipient repair, if the repair could change where a request ends.
 
     Sections 2.2 (bare LF), 5.2 (folded lines), 6.1 and 6.3 (Transfer-Encoding, Content-Length) and 7.1 (chunks) each let lenient and
     strict readers disagree; a client behind a proxy could then hide a second request in the first (request smuggling).
@@ -40,7 +40,7 @@ class StrictConnection(h11.Connection):
 
     Example:
         >>> connection = StrictConnection(h11.SERVER)
-        >>> connection.receive_data(b"GET / HTTP/1.1\\nHost: a\\n\\n")
+        >>> connection.receive_data(b"GET / HTTP/1.1\nHost: a\n\n")
         >>> try:
         ...     _ = connection.next_event()
         ... except h11.RemoteProtocolError:

@@ -14,12 +14,12 @@ LINES = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0)
 
 
 class Counter:
-    """Count events by their labels.
+    r"""Count events by their labels.
 
     Example:
         >>> counter = Counter("regard_requests_total", "Requests.", ("status",))
         >>> counter.add("200")
-        >>> print("\\n".join(counter.render()))
+        >>> print("\n".join(counter.render()))
         # HELP regard_requests_total Requests.
         # TYPE regard_requests_total counter
         regard_requests_total{status="200"} 1
@@ -40,12 +40,12 @@ class Counter:
 
 
 class Histogram:
-    """Count measurements by size.
+    r"""Count measurements by size.
 
     Example:
         >>> histogram = Histogram("seconds", "Time.", (0.1, 1.0))
         >>> histogram.observe(0.5)
-        >>> print("\\n".join(histogram.render()[2:]))
+        >>> print("\n".join(histogram.render()[2:]))
         seconds_bucket{le="0.1"} 0
         seconds_bucket{le="1"} 1
         seconds_bucket{le="+Inf"} 1

@@ -115,10 +115,10 @@ class LibraryLogHandler(logging.Handler):
 
 
 def describe_error(error: BaseException) -> str:
-    """Return an exception as one line: its class, its message, and where it was raised.
+    r"""Return an exception as one line: its class, its message, and where it was raised.
 
     Example:
-        >>> describe_error(ValueError("a\\nb"))
+        >>> describe_error(ValueError("a\nb"))
         'ValueError: a b'
     """
     place, traceback = "", error.__traceback__

@@ -171,14 +171,14 @@ class SentenceTraining(TaskTraining[SentenceConfig]):
 
 
 def train_classification(config: ClassificationConfig, folder: str | Path, *, on_event: Callable[[str], None] | None = None) -> TrainResult:
-    """Train a model that labels sentences, or resume the run in `folder`: `regard.tasks.train.train_task`; `data.train` must be set.
+    r"""Train a model that labels sentences, or resume the run in `folder`: `regard.tasks.train.train_task`; `data.train` must be set.
 
     Example:
         >>> import tempfile
         >>> from regard.config import load_config
         >>> from regard.tasks import Classifier
         >>> with tempfile.TemporaryDirectory() as folder:
-        ...     _ = Path(folder, "a.tsv").write_text("good\\ta joy\\nbad\\ta bore\\n" * 10)
+        ...     _ = Path(folder, "a.tsv").write_text("good\ta joy\nbad\ta bore\n" * 10)
         ...     settings = [f"data.train={folder}/a.tsv", "training.max_updates=2", "model.embed_dim=4", "model.encoder.hidden_size=3"]
         ...     config = load_config(None, settings, kind=ClassificationConfig)
         ...     result = train_classification(config, Path(folder, "run"))
@@ -191,14 +191,14 @@ def train_classification(config: ClassificationConfig, folder: str | Path, *, on
 
 
 def train_entailment(config: EntailmentConfig, folder: str | Path, *, on_event: Callable[[str], None] | None = None) -> TrainResult:
-    """Train a model that labels pairs of a premise and a hypothesis, or resume the run in `folder`; see `train_classification`.
+    r"""Train a model that labels pairs of a premise and a hypothesis, or resume the run in `folder`; see `train_classification`.
 
     Example:
         >>> import tempfile
         >>> from regard.config import load_config
         >>> from regard.tasks import Entailer
         >>> with tempfile.TemporaryDirectory() as folder:
-        ...     _ = Path(folder, "a.tsv").write_text("yes\\ta dog\\tan animal\\nno\\ta dog\\ta cat\\n" * 10)
+        ...     _ = Path(folder, "a.tsv").write_text("yes\ta dog\tan animal\nno\ta dog\ta cat\n" * 10)
         ...     settings = [f"data.train={folder}/a.tsv", "training.max_updates=2", "model.embed_dim=4", "model.encoder.hidden_size=3"]
         ...     config = load_config(None, settings, kind=EntailmentConfig)
         ...     result = train_entailment(config, Path(folder, "run"))

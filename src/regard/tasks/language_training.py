@@ -77,14 +77,14 @@ def open_language_run(folder: str | Path) -> LanguageRun:
 
 
 def train_language(config: LanguageConfig, folder: str | Path, *, on_event: Callable[[str], None] | None = None) -> TrainResult:
-    """Train a language model, or resume the run in `folder`: `regard.tasks.train.train_task`; `data.text` must be set.
+    r"""Train a language model, or resume the run in `folder`: `regard.tasks.train.train_task`; `data.text` must be set.
 
     Example:
         >>> import tempfile
         >>> from regard.config import load_config
         >>> settings = ["vocabulary.kind=word", "model.embed_dim=4", "model.hidden_size=8", "training.max_updates=2", "training.streams=2"]
         >>> with tempfile.TemporaryDirectory() as folder:
-        ...     _ = Path(folder, "text").write_text("a dog runs\\na dog sleeps\\n" * 20)
+        ...     _ = Path(folder, "text").write_text("a dog runs\na dog sleeps\n" * 20)
         ...     config = load_config(None, [*settings, f"data.text={folder}/text"], kind=LanguageConfig)
         ...     result = train_language(config, Path(folder, "run"))
         >>> result.step, result.reason
@@ -113,7 +113,7 @@ def check_language_settings(config: LanguageConfig) -> None:
 
 
 def unknown_tokens(config: LanguageConfig, lines: Iterable[str]) -> int:
-    """Return how many tokens of lines the vocabulary that a training has, or will learn, does not know.
+    r"""Return how many tokens of lines the vocabulary that a training has, or will learn, does not know.
 
     Raises:
         DataError: the training text cannot be read, or the vocabulary of `start.run`.

@@ -11,7 +11,7 @@ EMPTY = "\u2205"
 
 
 def visible(token: str) -> str:
-    """Return a token as one line of printable text.
+    r"""Return a token as one line of printable text.
 
     Any space becomes U+2423, a tab U+21E5, a line end U+21B5, another control character its control picture, an invisible or
     direction-changing character and a lone surrogate U+FFFD, an empty token the empty-set sign. A combining mark without a base gets a
@@ -24,7 +24,7 @@ def visible(token: str) -> str:
         Text without control characters; never empty.
 
     Example:
-        >>> visible(" the"), visible("a\\x1b[31m"), visible("")
+        >>> visible(" the"), visible("a\x1b[31m"), visible("")
         ('␣the', 'a␛[31m', '∅')
     """
     shown = "".join(_visible_character(character) for character in token) or EMPTY
@@ -32,7 +32,7 @@ def visible(token: str) -> str:
 
 
 def plain_text(text: str) -> str:
-    """Return a title or a sentence as one printable line in which spaces stay spaces.
+    r"""Return a title or a sentence as one printable line in which spaces stay spaces.
 
     Args:
         text: any text.
@@ -41,7 +41,7 @@ def plain_text(text: str) -> str:
         Text without control characters, as from `visible`; empty for an empty text.
 
     Example:
-        >>> plain_text("two words\\x1b")
+        >>> plain_text("two words\x1b")
         'two words␛'
     """
     return " ".join(visible(word) for word in text.split())
@@ -63,7 +63,7 @@ def _visible_character(character: str) -> str:
 
 
 def clusters(text: str) -> list[str]:
-    """Split text into characters with their combining marks.
+    r"""Split text into characters with their combining marks.
 
     Args:
         text: printable text, as from `visible`; may be empty.
@@ -72,7 +72,7 @@ def clusters(text: str) -> list[str]:
         Parts of width 1 or 2 that join to the text.
 
     Example:
-        >>> [len(part) for part in clusters("e\\u0301a")]
+        >>> [len(part) for part in clusters("e\u0301a")]
         [2, 1]
     """
     parts: list[str] = []
@@ -85,7 +85,7 @@ def clusters(text: str) -> list[str]:
 
 
 def display_width(text: str) -> int:
-    """Return the terminal width of a text: 2 for a wide (East Asian) character, 0 for a combining mark, else 1.
+    r"""Return the terminal width of a text: 2 for a wide (East Asian) character, 0 for a combining mark, else 1.
 
     Args:
         text: printable text, as from `visible`.
@@ -94,7 +94,7 @@ def display_width(text: str) -> int:
         0 for an empty text.
 
     Example:
-        >>> display_width("東京"), display_width("e\\u0301")
+        >>> display_width("東京"), display_width("e\u0301")
         (4, 1)
     """
     return sum(_width(character) for character in text)
