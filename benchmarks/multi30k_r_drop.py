@@ -27,7 +27,7 @@ VARIANTS = {
     "r_drop": ("R-Drop", ["training.r_drop=5", "training.epochs=30"]),
     "r_drop_long": ("R-Drop, dropout 0.3, 45 epochs", ["training.r_drop=5", "training.epochs=45", "model.dropout=0.3"]),
     "r_drop_light": ("R-Drop, dropout 0.15, 45 epochs", ["training.r_drop=5", "training.epochs=45", "model.dropout=0.15"]),
-    "r_drop_lighter": ("R-Drop, dropout 0.1, 60 epochs", ["training.r_drop=5", "training.epochs=60", "model.dropout=0.1"]),
+    "r_drop_lighter": ("R-Drop, dropout 0.1, 45 epochs", ["training.r_drop=5", "training.epochs=45", "model.dropout=0.1"]),
 }
 PENALTIES = (0.6, 1.0, 1.4, 1.8, 2.2, 2.6, 3.0, 3.4)
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from regard.data.running_text import EncodedText, SeparateLines, TextStreams, encode_text, pad_rows
+from regard.data.running_text import EncodedText, SeparateLines, TextStreams, encode_text, pad_rows, text_size
 from regard.data.vocabulary import BOS, EOS, PAD, Vocabulary
 from regard.errors import DataError
 
@@ -111,6 +111,17 @@ def test_a_text_counts_its_bytes_with_its_ends_of_lines() -> None:
     assert found.size == len("Häu\n\n\u2028z?\n".encode())
     assert found.starts.tolist() == [0, 4, 5, 9]
     assert found.unknown == 2
+
+
+@pytest.mark.parametrize("kind", ["bpe", "unigram", "word", "character"])
+def test_bytes_that_no_token_predicts_are_counted(kind: str) -> None:
+    lines = ["ein Hund", "", "der  Hund ", " ein", "ein\u00a0Hund", "\u3000", "Häuser"]
+    vocabulary = Vocabulary.train([*lines, *lines], kind=kind, size=400)
+    found = encode_text(lines, vocabulary)
+    decoded = [vocabulary.decode(found.line(number).tolist()) for number in range(len(lines))]
+    assert found.unknown == 0
+    assert found.lost == text_size(lines) - text_size(decoded)
+    assert bool(found.undefined) == (decoded != lines) == (kind in ("word", "unigram"))
 
 
 def test_a_batch_without_tokens_still_has_a_column() -> None:

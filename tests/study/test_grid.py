@@ -366,14 +366,18 @@ def test_perplexities_of_two_vocabularies_are_not_compared(tmp_path: Path, setti
     check_study(language_study(tmp_path, metric="bits per byte", **variants), tmp_path / "out", beside=tmp_path)
 
 
-def test_bits_of_unknown_words_are_refused_before_anything_is_trained(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [("a b\nb d\n", "1 token the vocabulary does not have"), ("a b\n  b  a\n", "3 bytes of white space that no token predicts")],
+)
+def test_bits_of_bytes_that_no_token_predicts_are_refused_before_anything_is_trained(tmp_path: Path, text: str, reason: str) -> None:
     variants = {"words": {}, "bytes": {"settings": {"vocabulary": {"kind": "bpe", "size": 300}}}}
     study = language_study(tmp_path, metric="bits per byte", variants=variants)
-    (tmp_path / "test.txt").write_text("a b\nb d\n")
-    with pytest.raises(ConfigError, match=r"test\.txt: 1 token that a vocabulary of kind word learned from .*train\.txt does not have"):
+    (tmp_path / "test.txt").write_text(text)
+    with pytest.raises(ConfigError, match=rf"test\.txt: {reason} \(a vocabulary of kind word learned from .*train\.txt\): bits per byte"):
         run_study(study, tmp_path / "out", beside=tmp_path, train=lambda command, log: pytest.fail("trained"))
     only_bytes = language_study(tmp_path, metric="bits per byte", variants={"bytes": variants["bytes"]})
-    (tmp_path / "test.txt").write_text("a b\nb d\n")
+    (tmp_path / "test.txt").write_text(text)
     run_study(only_bytes, tmp_path / "out", beside=tmp_path)
 
 

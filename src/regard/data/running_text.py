@@ -13,7 +13,7 @@ from regard.data.batching import PlannedBatch, plan_batches
 from regard.data.text_encoder import TextEncoder
 from regard.data.token_arrays import FlatTokens, sequence_offsets
 from regard.data.vocabulary import BOS, EOS, PAD, UNK, Vocabulary
-from regard.errors import DataError
+from regard.errors import DataError, counted
 
 _RELEASE = 64
 """Chunks of a stream after which what was mapped of the files is let go of."""
@@ -27,12 +27,21 @@ class EncodedText(NamedTuple):
         starts: (lines + 1,) start of each line, and N.
         size: bytes of the text in UTF-8, with one per line end.
         unknown: number of UNK tokens.
+        lost: bytes of white space that decoding the tokens does not give back; of no meaning where tokens are unknown.
     """
 
     tokens: np.ndarray
     starts: np.ndarray
     size: int
     unknown: int
+    lost: int = 0
+
+    @property
+    def undefined(self) -> str:
+        """Why bits per byte of the text are undefined: its tokens are not the text; "" where they are."""
+        if self.unknown:
+            return f"{counted(self.unknown, 'token')} the vocabulary does not have"
+        return f"{counted(self.lost, 'byte')} of white space that no token predicts" if self.lost else ""
 
     def line(self, number: int) -> np.ndarray:
         """Return the tokens of a line, EOS last."""
@@ -111,11 +120,12 @@ def encode_text(lines: Iterable[str], vocabulary: Vocabulary) -> EncodedText:
     Example:
         >>> vocabulary = Vocabulary.train(["a b"], kind="word", size=9)
         >>> encode_text(["b a", ""], vocabulary)
-        EncodedText(tokens=array([5, 4, 3, 3], dtype=int32), starts=array([0, 3, 4]), size=5, unknown=0)
+        EncodedText(tokens=array([5, 4, 3, 3], dtype=int32), starts=array([0, 3, 4]), size=5, unknown=0, lost=0)
     """
     lines = list(lines)
     tokens = append_eos(TextEncoder(vocabulary).encode(lines))
-    return EncodedText(tokens.ids, tokens.offsets, text_size(lines), int((tokens.ids == UNK).sum()))
+    size = text_size(lines)
+    return EncodedText(tokens.ids, tokens.offsets, size, int((tokens.ids == UNK).sum()), size - spelled_size(tokens, vocabulary))
 
 
 def append_eos(tokens: FlatTokens) -> FlatTokens:
@@ -137,6 +147,29 @@ def text_size(lines: Iterable[str]) -> int:
         3
     """
     return sum(len(line.encode("utf-8", errors="replace")) + 1 for line in lines)
+
+
+def spelled_size(tokens: FlatTokens, vocabulary: Vocabulary) -> int:
+    """Return the bytes of the lines that tokens spell, with one per line end; unknown tokens count as any number.
+
+    Args:
+        tokens: of each line, EOS last.
+        vocabulary: of the tokens.
+
+    Example:
+        >>> vocabulary = Vocabulary.train(["a b"], kind="word", size=9)
+        >>> spelled_size(FlatTokens.of([[5, 4, EOS], [EOS]]), vocabulary)
+        5
+    """
+    sizes = vocabulary.sizes()
+    sizes[EOS] = 1
+    size = int(sizes[tokens.ids].sum())
+    if vocabulary.kind == "word":
+        return size + int(np.maximum(tokens.lengths - 2, 0).sum())
+    if vocabulary.kind == "unigram":
+        starts = (tokens.offsets - tokens.offsets[0])[:-1]
+        return size - int(vocabulary.spaced()[tokens.ids[starts]].sum())
+    return size
 
 
 class TextStreams:

@@ -12,6 +12,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 from tokenizers import Regex, Tokenizer, models, pre_tokenizers, trainers
 
 from regard.data.lines import single_line, unreadable, whole_characters, write_files
@@ -216,6 +217,14 @@ class Vocabulary:
         parts = [named.get(index, self._bytes[UNK]) if index >= NAMES else self._bytes[index] for index in known if index not in _UNSEEN]
         text = (b" " if self.kind == "word" else b"").join(parts).decode("utf-8", errors="replace")
         return single_line(text.removeprefix(" ") if self.kind == "unigram" else text)
+
+    def sizes(self) -> np.ndarray:
+        """Return the bytes of each entry, int64."""
+        return np.array([len(entry) for entry in self._bytes])
+
+    def spaced(self) -> np.ndarray:
+        """Return whether each entry begins with a space, bool."""
+        return np.array([entry.startswith(b" ") for entry in self._bytes])
 
     def pieces(self, ids: Sequence[int], words: Mapping[int, str] | None = None) -> list[str]:
         r"""Return the readable text of each token; a byte of an incomplete character appears as `\xe4`. `words` as in `decode`.

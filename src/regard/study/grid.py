@@ -29,7 +29,7 @@ from regard.config import LanguageConfig, RunConfig, TranslationConfig, describe
 from regard.config.study import StudyCell, StudyConfig, cell_config, study_cells, training_settings
 from regard.data.lines import read_lines, write_files
 from regard.data.vocabulary import check_vocabulary
-from regard.errors import ConfigError, RegardError, TrainingError, counted
+from regard.errors import ConfigError, RegardError, TrainingError
 from regard.jobs import Pool, WorkerLost
 from regard.jobs.pool import Answer, Job
 from regard.jobs.process_worker import child_command
@@ -52,7 +52,7 @@ from regard.study.results import (
     read_result,
     result_file,
 )
-from regard.tasks.language_training import unknown_tokens
+from regard.tasks.language_training import bytes_undefined
 from regard.tasks.table import TASKS
 from regard.tasks.translation_evaluation import check_known_links
 from regard.training import StopSignal, run_lock
@@ -278,10 +278,10 @@ def _check_test_text(name: str, study: StudyConfig, configs: Sequence[LanguageCo
         raise ConfigError(f"{name}: {text}: no lines, expected one or more")
     if study.compared_by == "bits per byte":
         for config in {str((config.vocabulary, config.data, config.start)): config for config in configs}.values():
-            if unknown := unknown_tokens(config, lines):
+            if reason := bytes_undefined(config, lines):
                 raise ConfigError(
-                    f"{name}: {text}: {counted(unknown, 'token')} that a vocabulary of kind {config.vocabulary.kind} learned from "
-                    f"{config.data.text} does not have: bits per byte are not defined; vocabulary.kind=bpe knows every text"
+                    f"{name}: {text}: {reason} (a vocabulary of kind {config.vocabulary.kind} learned from {config.data.text}): "
+                    "bits per byte are not defined; vocabulary.kind=bpe knows every text"
                 )
 
 

@@ -162,10 +162,10 @@ def _language(run: Path, test: Mapping[str, str], metric: str) -> RunMeasures:
         raise DataError(f"{run}: {loss:.4g} nats per token on {test['text']}: no finite perplexity; the training has diverged")
     scores = [Score("perplexity", math.exp(loss), "per token", used)]
     text = encode_text(lines, opened.vocabulary)
-    if not text.unknown:
+    if not text.undefined:
         scores.append(Score("bits per byte", sums[0] / math.log(2) / text.size, "bits", f"{used}|bytes:{text.size}"))
     elif metric == "bits per byte":
-        raise DataError(f"{test['text']}: {text.unknown} tokens are not in the vocabulary of {run}: bits per byte are not defined")
+        raise DataError(f"{test['text']}: {text.undefined} ({run}): bits per byte are not defined")
     if metric == "perplexity":
         return RunMeasures(scores, "perplexity", metric, tokens, seconds, len(lines))
     return RunMeasures(

@@ -13,7 +13,7 @@ from regard.config import LanguageConfig
 from regard.data.file_digests import DataFiles
 from regard.data.lines import stream_lines
 from regard.data.parallel import file_digest
-from regard.data.running_text import EncodedText, append_eos, text_size
+from regard.data.running_text import EncodedText, append_eos, spelled_size, text_size
 from regard.data.subsample import in_sample
 from regard.data.text_encoder import TextEncoder
 from regard.data.token_arrays import TokenFile, TokenWriter, smallest_dtype
@@ -73,7 +73,7 @@ class TrainingLines:
         Raises:
             DataError: a file has changed meanwhile, or the folder cannot be written.
         """
-        about = {"format": 1, "text": self.digests, "vocabulary": file_digest(file), "size": self.size}
+        about = {"format": 2, "text": self.digests, "vocabulary": file_digest(file), "size": self.size}
         if open_cache(self._folder, about) is None:
             with new_cache(self._folder, about) as (folder, kept):
                 for part in PARTS:
@@ -82,15 +82,16 @@ class TrainingLines:
 
     def _write(self, part: str, folder: Path, vocabulary: Vocabulary) -> dict[str, Any]:
         encoder, dtype = TextEncoder(vocabulary), smallest_dtype(len(vocabulary))
-        lines, unknown, size = self._lines(part), 0, 0
+        lines, unknown, size, spelled = self._lines(part), 0, 0, 0
         with TokenWriter(folder / part, dtype) as writer, stage(f"Encoding the {part} text", unit="lines") as encoding:
             while block := list(islice(lines, BLOCK)):
                 tokens = append_eos(encoder.encode(block))
                 writer.append(tokens)
                 unknown += int((tokens.ids == UNK).sum())
                 size += text_size(block)
+                spelled += spelled_size(tokens, vocabulary)
                 encoding.advance(len(block))
-        return {"dtype": dtype, "unknown": unknown, "size": size}
+        return {"dtype": dtype, "unknown": unknown, "size": size, "lost": size - spelled}
 
     def _lines(self, part: str) -> Iterator[str]:
         name = "valid_text" if part == "valid" and "valid_text" in self.digests else "text"
@@ -112,5 +113,5 @@ def open_texts(folder: Path) -> tuple[EncodedText, EncodedText]:
     kept, texts = read_cache(folder / TOKENS), []
     for part in PARTS:
         tokens = TokenFile(folder / TOKENS / part, kept[part]["dtype"]).whole()
-        texts.append(EncodedText(tokens.ids, tokens.offsets, kept[part]["size"], kept[part]["unknown"]))
+        texts.append(EncodedText(tokens.ids, tokens.offsets, *(kept[part][key] for key in ("size", "unknown", "lost"))))
     return texts[0], texts[1]

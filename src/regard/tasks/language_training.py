@@ -112,8 +112,8 @@ def check_language_settings(config: LanguageConfig) -> None:
     check_memory(lambda: build_language_model(config.model, vocab_size=8))
 
 
-def unknown_tokens(config: LanguageConfig, lines: Iterable[str]) -> int:
-    r"""Return how many tokens of lines the vocabulary that a training has, or will learn, does not know.
+def bytes_undefined(config: LanguageConfig, lines: Iterable[str]) -> str:
+    r"""Return why bits per byte of lines are undefined with the vocabulary that a training has, or will learn; "" where they are not.
 
     Raises:
         DataError: the training text cannot be read, or the vocabulary of `start.run`.
@@ -123,16 +123,16 @@ def unknown_tokens(config: LanguageConfig, lines: Iterable[str]) -> int:
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     _ = Path(folder, "text").write_text("a dog\na cat\n" * 9)
         ...     config = LanguageConfig.model_validate({"data": {"text": f"{folder}/text"}, "vocabulary": {"kind": "word"}})
-        ...     unknown_tokens(config, ["a bird", "a cat"])
-        1
+        ...     bytes_undefined(config, ["a bird", "a cat"]), bytes_undefined(config, ["a  cat"]), bytes_undefined(config, ["a cat"])
+        ('1 token the vocabulary does not have', '1 byte of white space that no token predicts', '')
     """
     if config.vocabulary.kind == "bpe":
-        return 0
+        return ""
     with tempfile.TemporaryDirectory() as name:
         file = Path(config.start.run if config.start else name) / VOCABULARY
         if config.start is None:
             write_files({file: _learn_vocabulary(config, TrainingLines(config, Path(name)))})
-        return encode_text(lines, Vocabulary.load(file)).unknown
+        return encode_text(lines, Vocabulary.load(file)).undefined
 
 
 def _learn_vocabulary(config: LanguageConfig, text: TrainingLines) -> bytes:
@@ -250,8 +250,8 @@ def text_likelihood(
         poll: called once per batch.
 
     Returns:
-        loss (nats per token), perplexity, token_accuracy (0 to 1), and, where no token is unknown, bits_per_byte: the text's negative
-        log-likelihood in bits over its bytes in UTF-8, one for the end of each line.
+        loss (nats per token), perplexity, token_accuracy (0 to 1), and, where the tokens are the text (`EncodedText.undefined`),
+        bits_per_byte: the text's negative log-likelihood in bits over its bytes in UTF-8, one for the end of each line.
 
     Raises:
         DataError: the text is empty.
@@ -284,14 +284,14 @@ def text_likelihood(
     count = len(text.tokens)
     loss = nll / count
     figures = {"loss": loss, "perplexity": math.exp(loss) if loss < 700 else math.inf, "token_accuracy": correct / count}
-    return figures if text.unknown else {**figures, "bits_per_byte": nll / math.log(2) / text.size}
+    return figures if text.undefined else {**figures, "bits_per_byte": nll / math.log(2) / text.size}
 
 
 def evaluate_language(run: LanguageRun, lines: Sequence[str]) -> list[Score]:
     """Evaluate a run on lines of text, continuous and separate.
 
     Perplexity is per token of the run's vocabulary, line ends included. Bits per byte are comparable between vocabularies; they are
-    undefined for text with unknown words or characters.
+    undefined for text with unknown words or characters, or with white space that no token predicts.
 
     Returns:
         Perplexity, token accuracy and bits per byte, continuous and separate, each with what was counted.
