@@ -295,6 +295,55 @@ def test_it_stands_in_whole_torch_models_with_the_same_result_and_with_areas(tra
         assert not torch.allclose(other[KEY_MASK], expected[KEY_MASK], atol=1e-2)
 
 
+class OwnAttention(nn.MultiheadAttention):
+    def forward(self, *inputs: Any, **named: Any) -> Any:
+        context, weights = super().forward(*inputs, **named)
+        return 2 * context, weights
+
+
+class OwnLayer(nn.TransformerEncoderLayer):
+    def _ff_block(self, x: Tensor) -> Tensor:
+        return 2 * super()._ff_block(x)
+
+
+def test_what_computes_something_else_than_its_class_is_named():
+    for kind, layer, name in [("OwnAttention", OwnAttention(E, H), "forward"), ("OwnLayer", OwnLayer(E, H, W), "_ff_block")]:
+        with pytest.raises(ConfigError, match=f"{kind}: its own {name} cannot be converted; expected a torch.nn."):
+            from_torch(layer)
+    patched = encoder_layer()
+    patched.forward = lambda x: x
+    with pytest.raises(ConfigError, match="its own forward"):
+        from_torch(nn.TransformerEncoder(patched, 1))
+    model = nn.ModuleList([nn.MultiheadAttention(E, H), OwnAttention(E, H)])
+    with pytest.raises(ConfigError, match="OwnAttention"):
+        replace_attention(model)
+    assert type(model[0]) is nn.MultiheadAttention
+    hooked = nn.ModuleList([nn.MultiheadAttention(E, H)])
+    hooked[0].register_forward_hook(lambda *_: None)
+    with pytest.raises(ConfigError, match="hooks"):
+        replace_attention(hooked)
+
+
+def test_shared_weights_stay_shared_or_are_named():
+    attention = nn.MultiheadAttention(E, H)
+    shared = nn.ModuleDict({"a": attention, "b": nn.ModuleList([attention, nn.MultiheadAttention(E, H)]), "c": nn.Linear(E, E)})
+    replace_attention(shared)
+    assert shared["a"] is shared["b"][0]
+    assert shared["a"] is not shared["b"][1]
+    assert not any(isinstance(part, nn.MultiheadAttention) for part in shared.modules())
+    tied = nn.ModuleDict({"a": nn.MultiheadAttention(E, H), "c": nn.Linear(E, E)})
+    tied["a"].out_proj.weight = tied["c"].weight
+    with pytest.raises(ConfigError, match=r"ModuleDict: a\.out_proj\.weight and c\.weight are one weight: the conversion would untie them"):
+        replace_attention(tied)
+    others = nn.ModuleDict({"a": nn.MultiheadAttention(E, H), "c": nn.Linear(E, E), "d": nn.Linear(E, E)})
+    others["c"].weight = others["d"].weight
+    assert replace_attention(others)["c"].weight is others["d"].weight
+    stack = nn.TransformerEncoder(encoder_layer(), 2)
+    stack.layers[1] = stack.layers[0]
+    with pytest.raises(ConfigError, match=r"layers\.0\.self_attn\.in_proj_weight and layers\.1\.self_attn\.in_proj_weight are one weight"):
+        from_torch(stack)
+
+
 def test_frozen_weights_stay_frozen():
     theirs = nn.TransformerEncoderLayer(6, 2, 7, batch_first=True).requires_grad_(False)
     theirs.linear1.weight.requires_grad_(True)

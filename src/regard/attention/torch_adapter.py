@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -175,6 +175,7 @@ def build_from_torch(kind: type[MultiHeadAttention], theirs: nn.MultiheadAttenti
     """Implement `MultiHeadAttention.from_torch`."""
     if not isinstance(theirs, nn.MultiheadAttention):
         raise ConfigError(f"from_torch: expected a torch.nn.MultiheadAttention, found {type(theirs).__name__}")
+    check_methods(theirs, nn.MultiheadAttention)
     if theirs.add_zero_attn:
         raise ConfigError("torch.nn.MultiheadAttention: add_zero_attn=True cannot be converted, MultiHeadAttention has nothing like it")
     state = heads_from_torch(theirs.state_dict())
@@ -184,6 +185,42 @@ def build_from_torch(kind: type[MultiHeadAttention], theirs: nn.MultiheadAttenti
     ours.load_state_dict(state | own)
     freeze_like(ours, heads_from_torch(trained_parts(theirs)))
     return ours.train(theirs.training)
+
+
+def check_methods(theirs: nn.Module, *kinds: type[nn.Module]) -> None:
+    """Check that a module computes what the class of torch's that it comes from computes.
+
+    Args:
+        theirs: an instance of one of the classes.
+        kinds: classes of torch's, the nearest first.
+
+    Raises:
+        ConfigError: a subclass, or the module itself, has another `forward` or another block that `forward` calls.
+    """
+    kind = next(kind for kind in kinds if isinstance(theirs, kind))
+    for name in ("forward", "_sa_block", "_mha_block", "_ff_block"):
+        if getattr(type(theirs), name, None) is not getattr(kind, name, None) or name in vars(theirs):
+            raise ConfigError(f"{type(theirs).__name__}: its own {name} cannot be converted; expected a torch.nn.{kind.__name__}")
+
+
+def check_untied(module: nn.Module, *, parts: Container[nn.Module] | None = None) -> None:
+    """Check that no conversion unties weights.
+
+    Args:
+        module: the module.
+        parts: the submodules that are converted, each once; None: all are, each time they occur.
+
+    Raises:
+        ConfigError: a weight of a part that is converted is shared with another; the message names both.
+    """
+    owners: dict[int, tuple[str, nn.Module]] = {}
+    converted = {id(inner) for part in module.modules() if parts is not None and part in parts for inner in part.modules()}
+    for name, part in module.named_modules(remove_duplicate=parts is not None):
+        for own, parameter in part._parameters.items():
+            other, owner = owners.setdefault(id(parameter), (f"{name}.{own}", part))
+            touched = parts is None or bool({id(part), id(owner)} & converted)
+            if parameter is not None and touched and other != f"{name}.{own}":
+                raise ConfigError(f"{type(module).__name__}: {other} and {name}.{own} are one weight: the conversion would untie them")
 
 
 def trained_parts(module: nn.Module) -> dict[str, Tensor]:

@@ -14,6 +14,8 @@ from torch import Tensor, nn
 from regard.attention import Areas, MultiHeadAttention
 from regard.attention.torch_adapter import (
     Masks,
+    check_methods,
+    check_untied,
     freeze_like,
     heads_from_torch,
     heads_to_torch,
@@ -45,6 +47,7 @@ ENCODER_NORMS = {"norm1": "attention_norm", "norm2": "feed_forward_norm"}
 DECODER_NORMS = {"norm1": "attention_norm", "norm2": "cross_attention_norm", "norm3": "feed_forward_norm"}
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"relu": F.relu, "gelu": F.gelu, "swish": F.silu}
 FUNCTIONS: dict[Callable[..., Tensor], Activation] = {F.relu: "relu", torch.relu: "relu", F.gelu: "gelu", F.silu: "swish"}
+CONVERTED = (nn.Transformer, nn.TransformerEncoder, nn.TransformerDecoder, nn.TransformerEncoderLayer, nn.TransformerDecoderLayer)
 MODULES: dict[type[nn.Module], Activation] = {nn.ReLU: "relu", nn.GELU: "gelu", nn.SiLU: "swish"}
 
 
@@ -86,7 +89,8 @@ def from_torch(theirs: nn.Module) -> Ours:
 
     Raises:
         ConfigError: something cannot be converted; the message names it: another class, an activation other than ReLU, GELU and SiLU,
-            `add_bias_kv`, `add_zero_attn`, a norm other than LayerNorm with weight, a linear layer or dropout of another class.
+            `add_bias_kv`, `add_zero_attn`, a norm other than LayerNorm with weight, a linear layer or dropout of another class, a subclass
+            with its own `forward`, weights that several parts share.
 
     Example:
         >>> theirs = nn.TransformerEncoderLayer(6, 2, 7, batch_first=True).eval()
@@ -96,6 +100,10 @@ def from_torch(theirs: nn.Module) -> Ours:
     """
     if isinstance(theirs, nn.MultiheadAttention):
         return MultiHeadAttention.from_torch(theirs)
+    if not isinstance(theirs, CONVERTED):
+        raise ConfigError(f"from_torch: {type(theirs).__name__} cannot be converted; expected nn.MultiheadAttention or nn.Transformer*")
+    check_methods(theirs, *CONVERTED)
+    check_untied(theirs)
     if isinstance(theirs, nn.Transformer):
         return Stacks(from_torch(theirs.encoder), from_torch(theirs.decoder))
     if isinstance(theirs, nn.TransformerEncoder):
@@ -106,8 +114,6 @@ def from_torch(theirs: nn.Module) -> Ours:
         return Decoder([from_torch(cast(nn.TransformerDecoderLayer, layer)) for layer in theirs.layers], _norm(theirs)).train(
             theirs.training
         )
-    if not isinstance(theirs, nn.TransformerEncoderLayer | nn.TransformerDecoderLayer):
-        raise ConfigError(f"from_torch: {type(theirs).__name__} cannot be converted; expected nn.MultiheadAttention or nn.Transformer*")
     _check_parts(theirs)
     attention = MultiHeadAttention.from_torch(theirs.self_attn)
     sizes = theirs.linear1.in_features, theirs.linear1.out_features
@@ -370,7 +376,8 @@ def replace_attention(module: nn.Module, *, areas: Callable[[], Areas] | None = 
         The module.
 
     Raises:
-        ConfigError: there is nothing to replace, something cannot be converted, or `areas` is not callable.
+        ConfigError: there is nothing to replace, something cannot be converted (a subclass with its own `forward`, hooks, weights shared
+            with another part), or `areas` is not callable; the module is as it was.
 
     Example:
         >>> layer = replace_attention(nn.TransformerEncoderLayer(6, 2, 7), areas=lambda: Areas(3))
@@ -379,13 +386,22 @@ def replace_attention(module: nn.Module, *, areas: Callable[[], Areas] | None = 
     """
     if areas is not None and (isinstance(areas, nn.Module) or not callable(areas)):
         raise ConfigError(f"replace_attention: areas {areas!r}: expected a function that makes areas, such as lambda: Areas(3)")
-    found = [(name, part) for name, part in module.named_modules() if isinstance(part, nn.MultiheadAttention)]
+    found = [(name, part) for name, part in module.named_modules(remove_duplicate=False) if isinstance(part, nn.MultiheadAttention)]
     if not found or found[0][0] == "":
         raise ConfigError(f"replace_attention: {type(module).__name__} holds no torch.nn.MultiheadAttention; for one alone see from_torch")
+    parts = dict.fromkeys(part for _, part in found)
+    check_untied(module, parts=parts)
+    made = {part: _replacement(part, areas) for part in parts}
     for name, part in found:
-        ours = MultiHeadAttention.from_torch(part, areas=None if areas is None else areas())
-        module.set_submodule(name, TorchAttention(ours, batch_first=part.batch_first).train(part.training))
+        module.set_submodule(name, made[part])
     for part in module.modules():
         if isinstance(part, nn.TransformerEncoder):
             part.use_nested_tensor = False  # a fused path with weights that no longer exist
     return module
+
+
+def _replacement(part: nn.MultiheadAttention, areas: Callable[[], Areas] | None) -> TorchAttention:
+    if part._forward_hooks or part._forward_pre_hooks or part._backward_hooks:
+        raise ConfigError("replace_attention: a torch.nn.MultiheadAttention has hooks, which would be lost: register them afterwards")
+    ours = MultiHeadAttention.from_torch(part, areas=None if areas is None else areas())
+    return TorchAttention(ours, batch_first=part.batch_first).train(part.training)
