@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 from collections.abc import Callable
 from typing import Any
@@ -214,6 +215,23 @@ def test_gradients_of_weights_are_those_of_what_a_weight_adds(kind: str, tokeniz
         (gradient,) = torch.autograd.grad(goal, change, retain_graph=True)
         torch.testing.assert_close(row, (weights * gradient).sum((0, 1)), atol=1e-5, rtol=1e-4)
     assert found.abs().max() > 1e-3
+
+
+def test_an_unknown_word_is_a_word(tokenizer: Any) -> None:
+    model = classifier()
+    batch = text_batch(model, tokenizer, watch_text(model, tokenizer, "the tiger sat").inputs)
+    assert batch.inputs.tolist() == [[True, True, True, False]]
+    assert (leave_one_out(batch) != 0).tolist() == [[[True, True, True, False]]]
+    twice = copy.deepcopy(tokenizer)
+    twice.unk_token = "[EOS]"  # such as GPT-2's, which has no other
+    assert text_batch(model, twice, watch_text(model, twice, "the cat sat").inputs).inputs.tolist() == [[True, True, True, False]]
+
+
+def test_a_text_without_words_loses_nothing_by_other_words(tokenizer: Any) -> None:
+    model = classifier()
+    batch = text_batch(model, tokenizer, watch_text(model, tokenizer, "[EOS]").inputs)
+    assert not batch.inputs.any()
+    assert (replace_one(batch) == 0).all()
 
 
 @TEXT_MODELS

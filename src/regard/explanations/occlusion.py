@@ -112,6 +112,8 @@ def replace_one(batch: ModelBatch, *, draws: int = 8, seed: int = 1) -> Tensor:
         vectors, (example, place) = batch.embed(), batch.inputs.nonzero(as_tuple=True)
         found = []
         for rows, places in zip(example.repeat_interleave(draws).split(ROWS), place.repeat_interleave(draws).split(ROWS), strict=True):
+            if not len(rows):
+                continue  # a batch without inputs to explain
             changed = vectors[rows].clone()
             first = sum(map(len, found))
             changed[torch.arange(len(rows)), places] = words[torch.arange(first, first + len(rows), device=words.device) % draws]

@@ -131,6 +131,12 @@ class PretrainedBatch(ModelBatch):
         return logits if logits.dim() == 3 else logits.unsqueeze(1)
 
 
+def _special_ids(tokenizer: Any) -> list[int]:
+    # Without the token of unknown words, which stands for a word, unless it marks an end or a beginning as well (GPT-2's does).
+    marks = {getattr(tokenizer, f"{name}_token_id", None) for name in ("bos", "eos", "sep", "pad", "cls", "mask")}
+    return sorted({*tokenizer.all_special_ids} - ({getattr(tokenizer, "unk_token_id", None)} - marks))
+
+
 def text_batch(model: Any, tokenizer: Any, inputs: Mapping[str, Tensor]) -> PretrainedBatch:
     """Build a batch of texts.
 
@@ -144,8 +150,7 @@ def text_batch(model: Any, tokenizer: Any, inputs: Mapping[str, Tensor]) -> Pret
     """
     ids = inputs["input_ids"]
     mask = inputs.get("attention_mask", torch.ones_like(ids))
-    special = [tokenizer.get_special_tokens_mask(row, already_has_special_tokens=True) for row in ids.tolist()]
-    ranked = mask.bool() & ~torch.tensor(special, dtype=torch.bool, device=ids.device)
+    ranked = mask.bool() & ~torch.isin(ids, torch.tensor(_special_ids(tokenizer), dtype=ids.dtype, device=ids.device))
     given = {name: value for name, value in inputs.items() if name not in ("input_ids", "attention_mask")} | {"attention_mask": mask}
     written = inputs.get("decoder_input_ids", ids if generates(model) else None)
     real = mask.bool()

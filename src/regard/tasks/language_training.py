@@ -170,12 +170,21 @@ class LanguageTraining(TaskTraining[LanguageConfig]):
         self.text, self.valid = open_texts(self.folder)
         self.model = self.build()
         if config.data.context == "separate":
+            self._check_lengths()
             self.corpus = SeparateLines(self.text, batch_tokens=training.batch_tokens, seed=training.seed)
             return
         sizes = {"streams": training.streams, "chunk": training.chunk_length, "stream_groups": training.stream_groups}
         past = self.model.past(training.streams)._asdict().items()
         self.carried = {name: part.new_zeros(training.stream_groups, *part.shape).to(self.world.device) for name, part in past}
         self.corpus = TextStreams(self.text, **sizes, shuffle=config.data.shuffle, seed=training.seed)
+
+    def _check_lengths(self) -> None:
+        lengths, most = np.diff(self.text.starts), self.config.training.batch_tokens
+        if lengths.max() > most:
+            raise DataError(
+                f"{self.config.data.text}: line {lengths.argmax() + 1} has {lengths.max():,} tokens, more than a batch has "
+                f"(training.batch_tokens={most}): divide the line, or set data.context=continuous, which divides it in training"
+            )
 
     def network(self) -> RecurrentLanguageModel:
         """Build the model."""
