@@ -49,9 +49,26 @@ def test_larger_areas_change_the_output_and_removing_them_brings_it_back(name: s
     assert not torch.allclose(output(model, **given), before, atol=1e-2)
     assert list(model.state_dict()) != keys
     handle.remove()
+    handle.remove()
+    with pytest.raises(ConfigError, match="its areas were removed"):
+        handle.check()
     assert torch.equal(output(model, **given), before)
     assert list(model.state_dict()) == keys
     assert "regard" not in model.config.to_json_string()
+
+
+def test_another_attention_set_afterwards_is_noticed() -> None:
+    model, given = MODELS["bert"](), inputs("bert")
+    handle = hf.enable_area(model, max_area=3)
+    with_areas = output(model, **given)
+    handle.check()
+    model.set_attn_implementation("eager")
+    output(model, **given)
+    with pytest.raises(ConfigError, match="its attention was set to 'eager': the areas have no effect"):
+        handle.check()
+    model.set_attn_implementation("regard_area")
+    assert torch.equal(output(model, **given), with_areas)
+    handle.check()
 
 
 # ---------------------------------------------------------------------------------------------------------------- masks (traps 1 and 2)
@@ -285,7 +302,7 @@ def test_a_model_that_was_set_to_another_attention_is_left_alone_but_check_says_
     handle = hf.enable_area(model, max_area=3)
     model.set_attn_implementation("sdpa")
     assert torch.equal(output(model, **given), expected)
-    with pytest.raises(ConfigError, match=r"it is set to 'sdpa'.*no effect"):
+    with pytest.raises(ConfigError, match=r"its attention was set to 'sdpa': the areas have no effect"):
         handle.check()
 
 

@@ -95,7 +95,9 @@ def test_a_line_that_no_batch_holds_is_named(tmp_path: Path) -> None:
     text = (tmp_path / "text").read_text(encoding="utf-8").splitlines()
     (tmp_path / "text").write_text("\n".join([text[0], "ein " * 30, *text[1:]]), encoding="utf-8")
     settings = {"training": {"batch_tokens": 100, "max_updates": 1}}
-    with pytest.raises(DataError, match=r"text: line 2 has 121 tokens, more than a batch has \(training\.batch_tokens=100\): divide the line"):
+    with pytest.raises(
+        DataError, match=r"text: line 2 has 121 tokens, more than a batch has \(training\.batch_tokens=100\): divide the line"
+    ):
         run(tmp_path, data={"context": "separate"}, **settings)
     run(tmp_path / "run-on", data={"text": str(tmp_path / "text")}, **settings)
 

@@ -110,7 +110,7 @@ class AreaHandle:
 
     def __init__(self, model: Any, layers: dict[str, AreaLayer], before: list[tuple[Any, str | None]]) -> None:
         self.model, self.layers = model, layers
-        self._before = before
+        self._before, self._removed = before, False
         self._hook = model.register_forward_hook(self._after_forward)
 
     @property
@@ -123,19 +123,31 @@ class AreaHandle:
         return [parameter for layer in self.layers.values() for parameter in layer.parameters()]
 
     def check(self) -> None:
-        """Check that the model has called area attention.
+        """Check that the model has called area attention, and still will.
 
         Raises:
-            ConfigError: it has not: its layers use another path, and the areas have no effect.
+            ConfigError: it has not: its layers use another path; or another attention was set, or the areas were removed, since. The areas
+                have no effect.
         """
+        if self._removed:
+            raise ConfigError(f"{type(self.model).__name__}: its areas were removed")
+        for config, _ in self._before:
+            if config._attn_implementation != AREA:
+                found = shown(config._attn_implementation)
+                raise ConfigError(
+                    f"{type(self.model).__name__}: its attention was set to {found}: the areas have no effect; "
+                    f"set_attn_implementation({AREA!r}) brings them back"
+                )
         if not self.reached:
             raise ConfigError(
-                f"{type(self.model).__name__}: none of its {len(self.layers)} attention layers asked for {AREA!r} "
-                f"(it is set to {shown(self.model.config._attn_implementation)}): the areas have no effect"
+                f"{type(self.model).__name__}: none of its {len(self.layers)} attention layers asked for {AREA!r}: the areas have no effect"
             )
 
     def remove(self) -> None:
-        """Restore the model's own attention, and discard the areas and their learned weights."""
+        """Restore the model's own attention, and discard the areas and their learned weights; once removed, do nothing."""
+        if self._removed:
+            return
+        self._removed = True
         self._hook.remove()
         restore_attention(self._before)
         for name in self.layers:
