@@ -74,6 +74,18 @@ def test_a_checkpoint_holds_tensors_and_json_and_a_sum_of_each(trained: Path) ->
     assert sorted(verify_folder(newest)["files"]) == ["model.safetensors", "optimizer.safetensors", "state.json"]
 
 
+def test_others_may_read_weights_as_they_may_any_new_file(trained: Path, tmp_path: Path) -> None:
+    (tmp_path / "any").touch()
+    modes = {path.name: path.stat().st_mode for path in trained.rglob("*") if path.is_file()}
+    assert modes == dict.fromkeys(modes, (tmp_path / "any").stat().st_mode)
+    before = os.umask(0o027)
+    try:
+        write(tmp_path / "a", x=torch.ones(1))
+    finally:
+        os.umask(before)
+    assert (tmp_path / "a" / "a.safetensors").stat().st_mode & 0o777 == 0o640
+
+
 def test_the_newest_and_the_best_checkpoints_are_kept(tmp_path: Path) -> None:
     result = tiny.run(tmp_path, learning_rate=1e-9, max_updates=9, keep_checkpoints=2, schedule="constant", precision="fp32")
     # At this rate the loss hardly moves; whichever evaluation was best, its checkpoint stands beside the newest two.

@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
-from safetensors.torch import save_file
 from torch import nn
 
 from regard.config import ModelConfig, TranslationConfig
 from regard.errors import CheckpointError, ConfigError, missing_extra
 from regard.models import EncoderDecoder, build
 from regard.tasks.translation_run import TranslationRun, open_translation_run, run_files
+from regard.training.atomic_folder import write_tensors
 from regard.training.checkpoint import MODEL
 from regard.training.weights import check_fit, named_tensors, read_weights, whole_tensors
 
@@ -77,7 +77,7 @@ class HubModel(nn.Module, PyTorchModelHubMixin, library_name="regard", tags=["re
         return self.model(*args, **options)
 
     def _save_pretrained(self, save_directory: Path) -> None:
-        save_file(whole_tensors(named_tensors(self.model)), save_directory / MODEL, metadata={"format": "pt"})
+        write_tensors(save_directory / MODEL, whole_tensors(named_tensors(self.model)), {"format": "pt"})
 
     @classmethod
     def _from_pretrained(

@@ -29,6 +29,19 @@ def file_sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
+def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None) -> None:
+    """Write a safetensors file that others may read as any new file; safetensors alone lets nobody but its owner.
+
+    Raises:
+        OSError: the file cannot be written.
+        SafetensorError: likewise.
+    """
+    path.touch()
+    mode = path.stat().st_mode
+    save_file(dict(tensors), path, metadata=None if metadata is None else dict(metadata))
+    path.chmod(mode)
+
+
 def write_folder(
     target: Path,
     files: Mapping[str, Mapping[str, Tensor]],
@@ -57,7 +70,7 @@ def write_folder(
         shutil.rmtree(temporary, ignore_errors=True)
         temporary.mkdir(parents=True)
         for name, tensors in files.items():
-            save_file(dict(tensors), temporary / name)
+            write_tensors(temporary / name, tensors)
             to_disk(temporary / name)
             on_event(name)
         _write_json(temporary / STATE, state)
