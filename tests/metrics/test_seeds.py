@@ -39,7 +39,7 @@ def lines(count: int, noise: float, seed: int) -> tuple[list[str], list[str]]:
     return [" ".join(row) for row in found], [" ".join(row) for row in words]
 
 
-def plain(*scores: float, items: int = 7) -> list[RunScore]:
+def plain(*scores: float, items: int = 40) -> list[RunScore]:
     """Runs whose test items do nothing to the score."""
     return [RunScore(score, np.zeros(items)) for score in scores]
 
@@ -111,6 +111,20 @@ def test_with_one_run_each_it_is_the_normal_test_of_items() -> None:
     tolerated = found.tolerated or 0.0
     assert math.sqrt(2 * tolerated**2 + 1 / 99) == pytest.approx(0.25 / 1.96, rel=1e-3)
     assert compare_seeds([RunScore(0.1, gap)], [RunScore(0.0, np.zeros(100))]).tolerated is None
+
+
+def test_few_items_do_not_make_a_small_p_value() -> None:
+    for items in (2, 6, 20):
+        better, worse = ([run_score("mean", np.array([[value, 1.0]] * items)) for value in values] for values in ((7, 8, 9), (1, 2, 3)))
+        assert compare_seeds(better[:1], worse[:1]).p_value == pytest.approx(2.0 ** (1 - items), abs=1e-5)  # all agree
+        assert compare_seeds(better, worse).p_value >= 2.0 ** (1 - items)
+    # Of studies whose items differ by chance alone, at most one in twenty finds a difference.
+    generator = np.random.default_rng(5)
+    for items in (3, 5, 10):
+        drawn = [np.stack([generator.standard_normal(items), np.ones(items)], 1) for _ in range(400)]
+        none = run_score("mean", np.stack([np.zeros(items), np.ones(items)], 1))
+        found = [compare_seeds([run_score("mean", counts)], [none], samples=5000).p_value < 0.05 for counts in drawn]
+        assert sum(found) <= 400 * 0.05 + 2 * math.sqrt(400 * 0.05 * 0.95)
 
 
 def test_what_items_do_to_each_run_alone_counts_once() -> None:
@@ -218,7 +232,7 @@ def test_the_kept_table_says_the_same(drawn: ModuleType) -> None:
 
 @pytest.mark.parametrize("spread", [0.5, 2.0])
 def test_as_many_seeds_as_are_said_to_be_needed_find_the_difference(spread: float) -> None:
-    planned = SeedComparison(1.8, (0.0, 0.0), 1.0, (3, 3), (spread, spread), 0.4)
+    planned = SeedComparison(1.8, (0.0, 0.0), 1.0, (3, 3), (spread, spread), 0.4, 1000)
     seeds = planned.seeds_needed() or 0
     assert seeds >= 2
     generator, found = np.random.default_rng(9), 0

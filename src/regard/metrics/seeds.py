@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from statistics import NormalDist
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, cast
 
 import numpy as np
 
@@ -19,6 +19,8 @@ LEVEL = 0.05
 MAX_SEEDS = 1000
 """More seeds than that are not looked for."""
 DRAWS_TO_PLAN = 20_000
+MANY_ITEMS = 100
+"""From that many test items on, their mean counts as normal."""
 
 
 class RunScore(NamedTuple):
@@ -78,6 +80,7 @@ class SeedComparison:
             has a single run. Interval and p-value then cover test items only: another training may differ by more.
         item_error: standard error of the difference due to test items; None if item scores are unknown. Interval and p-value then cover
             seeds only: another test set may differ by more.
+        items: number of test items; None if item scores are unknown.
     """
 
     difference: float
@@ -86,6 +89,7 @@ class SeedComparison:
     runs: tuple[int, ...]
     spreads: tuple[float, ...] | None
     item_error: float | None
+    items: int | None
 
     @property
     def over(self) -> Literal["seeds and items", "items", "seeds"]:
@@ -101,7 +105,7 @@ class SeedComparison:
         For variants of one run each, whose spread is unknown; for a pair, that of the differences of pairs.
         """
         room = (self.difference / _normal(1 - LEVEL / 2)) ** 2 - (self.item_error or 0.0) ** 2
-        return math.sqrt(room / sum(1 / runs for runs in self.runs)) if room > 0 else None
+        return math.sqrt(room / sum(1 / runs for runs in self.runs)) if room > 0 and self.p_value < LEVEL else None
 
     def seeds_needed(self, power: float = 0.8, *, level: float = LEVEL) -> int | None:
         """Return the seeds per variant needed to detect a difference of this size, at the observed spread.
@@ -133,7 +137,7 @@ class SeedComparison:
 
         def enough(seeds: int) -> bool:
             parts = [spread**2 / seeds for spread in spreads]
-            critical = float(np.quantile(_chance(parts, (seeds,) * len(parts), item_error, DRAWS_TO_PLAN, 0), 1 - level))
+            critical = float(np.quantile(_chance(parts, (seeds,) * len(parts), (item_error, self.items), DRAWS_TO_PLAN, 0), 1 - level))
             return abs(self.difference) - critical >= _normal(power) * math.sqrt(sum(parts) + item_error**2)
 
         if not enough(MAX_SEEDS):
@@ -158,7 +162,8 @@ def compare_seeds(
         p = P(|sqrt((s_A^2 + s_B^2) / n) T_v + e Z| >= |difference|)
 
     with Student's T, of Welch's (1947) degrees of freedom v between n - 1 and 2 n - 2, for the few seeds, and an independent normal Z for
-    the many items, drawn `samples` times. A hierarchical bootstrap of few seeds finds too many differences if they spread much, since it
+    the many items (below 100, Student's T of N - 1 degrees of freedom), drawn `samples` times. p is at least 2^(1 - N), what a sign test
+    says where all N items agree. A hierarchical bootstrap of few seeds finds too many differences if they spread much, since it
     resamples observed seeds only (`benchmarks/seed_test.py`). So does Welch's test of unequal numbers of runs, which are refused.
 
     Single runs have no s: e is then that of these runs, and the p-value covers test items only. Without item scores there is no e, and it
@@ -183,7 +188,7 @@ def compare_seeds(
         DataError: no run, unequal numbers of runs or items, or a single run without item scores.
 
     Example:
-        >>> good, bad = ([run_score("mean", np.array([[value, 1.0]] * 5)) for value in values] for values in ((7, 8, 9), (1, 2, 3)))
+        >>> good, bad = ([run_score("mean", np.array([[value, 1.0]] * 9)) for value in values] for values in ((7, 8, 9), (1, 2, 3)))
         >>> found = compare_seeds(good, bad)
         >>> found.difference, found.p_value < 0.05, found.spreads
         (6.0, True, (1.0, 1.0))
@@ -205,12 +210,14 @@ def compare_seeds(
         parts = [variance / count for variance, count in zip(variances, runs, strict=True)]
     elif of_items is None:
         raise DataError("a single run can be compared only by the scores of its test items, which are missing")
-    drawn = _chance(parts, runs, math.sqrt(of_items or 0.0), samples, seed)
+    items = None if of_items is None else len(cast(np.ndarray, systems[0].influence))
+    drawn = _chance(parts, runs, (math.sqrt(of_items or 0.0), items), samples, seed)
     # Summation order changes the last bits: treat such a difference as none.
     p_value = (1 + int(np.sum(drawn >= abs(difference) * (1 - 1e-9)))) / (1 + samples)
+    p_value = max(p_value, 0.0 if items is None else 2.0 ** (1 - items))
     reach = float(np.quantile(drawn, 1 - LEVEL))
     error = None if of_items is None else math.sqrt(of_items)
-    return SeedComparison(difference, (difference - reach, difference + reach), p_value, runs, spreads, error)
+    return SeedComparison(difference, (difference - reach, difference + reach), p_value, runs, spreads, error, items)
 
 
 def _differences(systems: Sequence[RunScore], baselines: Sequence[RunScore]) -> list[RunScore]:
@@ -245,22 +252,22 @@ def _item_variances(sides: Sequence[Sequence[RunScore]]) -> tuple[float | None, 
     return max(0.0, whole - sum(own / len(side) for own, side in zip(alone, effects, strict=True))), alone
 
 
-def _chance(parts: Sequence[float], runs: Sequence[int], item_error: float, samples: int, seed: int) -> np.ndarray:
-    # Absolute differences between equal variants, from the variances of a mean over seeds.
-    drawn = item_error * _draws(None, samples, seed)
+def _chance(parts: Sequence[float], runs: Sequence[int], of_items: tuple[float, int | None], samples: int, seed: int) -> np.ndarray:
+    # Absolute differences between equal variants, from the variances of a mean over seeds, and the error of some number of items.
+    item_error, items = of_items
+    drawn = item_error * _draws(None if items is None or items >= MANY_ITEMS else items - 1, samples, (seed, 0))
     if whole := sum(parts):
         shares = (part / whole for part in parts)
         freedom = 1 / sum(share**2 / (count - 1) for share, count in zip(shares, runs, strict=True))
-        drawn = drawn + math.sqrt(whole) * _draws(int(freedom * 10) / 10, samples, seed)  # downward, to draw each only once
+        drawn = drawn + math.sqrt(whole) * _draws(int(freedom * 10) / 10, samples, (seed, 1))  # downward, to draw each only once
     return np.abs(drawn)
 
 
 @lru_cache(maxsize=64)
-def _draws(freedom: float | None, samples: int, seed: int) -> np.ndarray:
+def _draws(freedom: float | None, samples: int, seed: tuple[int, int]) -> np.ndarray:
     # Student's t, or normal.
-    if freedom is None:
-        return np.random.default_rng((seed, 0)).standard_normal(samples)
-    return np.random.default_rng((seed, 1)).standard_t(freedom, samples)
+    generator = np.random.default_rng(seed)
+    return generator.standard_normal(samples) if freedom is None else generator.standard_t(freedom, samples)
 
 
 def _normal(share: float) -> float:
