@@ -100,7 +100,7 @@ def test_every_mechanism_of_the_table_is_built_by_a_checked_constructor(name):
     [
         (lambda: Areas(areas=3), "unexpected keyword argument 'areas'"),
         (lambda: MultiHeadAttention(6, 2, areas=3), "MultiHeadAttention: areas should be an instance of Areas, found 3"),
-        (lambda: MultiHeadAttention(6, 2, dropout=2.0), "dropout should be less than or equal to 1, found 2.0"),
+        (lambda: MultiHeadAttention(6, 2, dropout=1.0), "dropout should be less than 1, found 1.0"),
         (lambda: MultiHeadAttention(6, 4), "embed_dim 6 is not a multiple of num_heads 4"),
         (lambda: MultiHeadAttention(6, 0), "num_heads should be greater than or equal to 1, found 0"),
         (lambda: MultiHeadAttention(True, 1), "embed_dim should be a valid integer, found True"),

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from functools import cache, wraps
 from typing import Annotated, Any, Concatenate, ParamSpec, TypeVar
 
-from annotated_types import Ge, Gt, Le
+from annotated_types import Ge, Gt, Le, Lt
 
 from regard.errors import ConfigError
 
@@ -23,6 +23,8 @@ Count = Annotated[int, Ge(0), Le(2**31 - 1)]
 """A number of things, may be 0."""
 Share = Annotated[float, Ge(0), Le(1)]
 """A probability or share, 0 to 1."""
+Dropout = Annotated[float, Ge(0), Lt(1)]
+"""A probability of dropping, below 1: the rest is scaled up."""
 Weight = Annotated[float, Ge(0)]
 """A loss weight, 0 or more."""
 Positive = Annotated[float, Gt(0)]

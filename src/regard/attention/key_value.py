@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from regard import ops
 from regard.attention.base import AttentionOutput
 from regard.attention.recorder import is_recording, record_call
-from regard.constructor_checks import Share, Size, checked
+from regard.constructor_checks import Dropout, Size, checked
 from regard.errors import ConfigError, ShapeError
 from regard.ops.masks import check_key_mask
 from regard.ops.sparsemax import Normalizer
@@ -84,7 +84,7 @@ class KeyValueAttention(nn.Module):
         window: Size,
         *,
         parts: Literal[1, 2, 3] = 2,
-        dropout: Share = 0.0,
+        dropout: Dropout = 0.0,
         normalizer: Normalizer = "softmax",
     ) -> None:
         super().__init__()

@@ -17,7 +17,7 @@ from regard.attention.indexed_memory import IndexedMemory, index_sources
 from regard.attention.recorder import is_recording, record_call
 from regard.attention.scores import LocationScore, ScoreModule
 from regard.attention.torch_adapter import build_from_torch, build_to_torch
-from regard.constructor_checks import Share, Size, checked
+from regard.constructor_checks import Dropout, Size, checked
 from regard.errors import ConfigError, ShapeError
 from regard.ops.masks import check_key_mask, check_mask
 from regard.ops.nonfinite import finite_rows
@@ -105,7 +105,7 @@ class MultiHeadAttention(nn.Module):
         head_dim: Size | None = None,
         memory_dim: Size | None = None,
         value_dim: Size | None = None,
-        dropout: Share = 0.0,
+        dropout: Dropout = 0.0,
         bias: bool = True,
         score: ScoreModule | Sequence[ScoreModule] | None = None,
         areas: Areas | None = None,

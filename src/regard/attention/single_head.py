@@ -12,7 +12,7 @@ from regard.attention.hard import HardChoice
 from regard.attention.recorder import is_recording, record_call
 from regard.attention.scores import LocationScore, ScoreModule
 from regard.attention.windows import WindowModule
-from regard.constructor_checks import Share, checked
+from regard.constructor_checks import Dropout, checked
 from regard.errors import ConfigError, ShapeError
 from regard.ops.masks import check_key_mask, check_mask
 from regard.ops.nonfinite import finite_rows
@@ -62,7 +62,7 @@ class Attention(nn.Module):
         window: WindowModule | None = None,
         areas: Areas | None = None,
         choice: HardChoice | None = None,
-        dropout: Share = 0.0,
+        dropout: Dropout = 0.0,
         normalizer: Normalizer = "softmax",
     ) -> None:
         super().__init__()

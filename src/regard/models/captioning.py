@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from regard import ops
 from regard.attention import AdditiveScore, Areas, Attention, HardChoice, MultiHeadAttention, ScoreFunctionEstimator
 from regard.config.captioning import CaptionModelConfig, CaptionTransformerConfig, GridAreaConfig, ShowConfig
-from regard.constructor_checks import Share, Weight, checked
+from regard.constructor_checks import Dropout, Weight, checked
 from regard.models.bag_of_words_loss import BagOfWordsLoss
 from regard.models.cross_attention import Source
 from regard.models.embedding import ScaledEmbedding, grid_positions, sinusoidal_positions
@@ -201,7 +201,7 @@ class CaptionTransformer(CaptionModel[TransformerState]):
         decoder: Decoder,
         output: ops.Linear,
         *,
-        dropout: Share,
+        dropout: Dropout,
     ) -> None:
         super().__init__()
         self.bag_of_words = None

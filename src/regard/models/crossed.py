@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from regard import ops
 from regard.attention import CrossedAttention, MultiHeadAttention
-from regard.constructor_checks import Share, checked
+from regard.constructor_checks import Dropout, Share, checked
 from regard.errors import ShapeError
 from regard.models.cross_attention import Source, SourceMemory, SourcePairAttention, weights_of
 from regard.models.transformer import Transformer
@@ -51,7 +51,7 @@ class CrossedEncoderLayer(nn.Module):
 
     @checked
     def __init__(
-        self, attention: CrossedAttention, left: FeedForward, right: FeedForward, *, pre: bool, dropout: Share, residual: Residual = "own"
+        self, attention: CrossedAttention, left: FeedForward, right: FeedForward, *, pre: bool, dropout: Dropout, residual: Residual = "own"
     ) -> None:
         super().__init__()
         dim = left.output.out_features
@@ -213,7 +213,7 @@ class CrossedTransformer(Transformer):
         decoder: Decoder,
         output: ops.Linear,
         *,
-        dropout: Share,
+        dropout: Dropout,
         swap_probability: Share,
     ) -> None:
         super().__init__(source_embedding, target_embedding, encoder, decoder, output, dropout=dropout)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from regard import ops
 from regard.attention import record_weights
-from regard.constructor_checks import Share, Weight, checked
+from regard.constructor_checks import Dropout, Weight, checked
 from regard.errors import ConfigError, shown
 from regard.models.attention_maps import LayerAttention, collect_attention
 from regard.models.loss_guides import LinkGuide, RDrop, TaughtHead, refuse_guide
@@ -242,7 +242,7 @@ class RecurrentEncoderDecoder(EncoderDecoder[DecoderState | PackedState]):
         decoder: RecurrentDecoder,
         output: ops.Linear,
         *,
-        dropout: Share,
+        dropout: Dropout,
         coverage_loss: Weight = 0.0,
     ) -> None:
         super().__init__()

@@ -12,7 +12,7 @@ from regard import ops
 from regard.attention import AttentionOutput, KeyValueAttention, KeyValueMemory, NGramMemory, NGramReadout
 from regard.config import LanguageModelConfig
 from regard.config.language import PARTS
-from regard.constructor_checks import Share, checked
+from regard.constructor_checks import Dropout, checked
 from regard.models.embedding import ScaledEmbedding
 from regard.models.encoder_decoder import unpadded_loss
 from regard.models.rnn_cells import Layers, RecurrentStack
@@ -115,7 +115,7 @@ class RecurrentLanguageModel(nn.Module):
         project: ops.Linear | None,
         output: ops.Linear,
         *,
-        dropout: Share,
+        dropout: Dropout,
     ) -> None:
         super().__init__()
         self.embedding = embedding

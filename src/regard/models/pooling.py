@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from regard import ops
-from regard.constructor_checks import Count, Share, Size, checked
+from regard.constructor_checks import Count, Dropout, Size, checked
 from regard.models.crossed import CrossedEncoder
 from regard.models.embedding import sinusoidal_positions
 from regard.models.rnn_encoder import RecurrentEncoder
@@ -87,7 +87,7 @@ class TransformerSentenceEncoder(nn.Module):
     """
 
     @checked
-    def __init__(self, encoder: Encoder | CrossedEncoder, *, dropout: Share, same_length: bool = False) -> None:
+    def __init__(self, encoder: Encoder | CrossedEncoder, *, dropout: Dropout, same_length: bool = False) -> None:
         super().__init__()
         self.encoder = encoder
         self.dropout = dropout
@@ -229,7 +229,7 @@ class LabelHead(nn.Module):
     """
 
     @checked
-    def __init__(self, input_dim: Size, hidden_size: Size | None, classes: Size, *, dropout: Share) -> None:
+    def __init__(self, input_dim: Size, hidden_size: Size | None, classes: Size, *, dropout: Dropout) -> None:
         super().__init__()
         self.hidden = None if hidden_size is None else ops.Linear(input_dim, hidden_size)
         self.output = ops.Linear(input_dim if hidden_size is None else hidden_size, classes)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from regard import ops
-from regard.constructor_checks import Count, Share, Size, checked
+from regard.constructor_checks import Count, Dropout, Size, checked
 
 CellKind = Literal["gru", "lstm", "tanh"]
 Layers = tuple[tuple[Tensor, ...], ...]
@@ -113,7 +113,7 @@ class RecurrentStack(nn.Module):
     """
 
     @checked
-    def __init__(self, kind: CellKind, input_dim: Size, hidden_size: Size, *, num_layers: Size, extra_dim: Count, dropout: Share) -> None:
+    def __init__(self, kind: CellKind, input_dim: Size, hidden_size: Size, *, num_layers: Size, extra_dim: Count, dropout: Dropout) -> None:
         super().__init__()
         self.hidden_size = hidden_size
         layers = range(num_layers)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from regard import ops
 from regard.attention.recorder import is_recording
-from regard.constructor_checks import Share, Size, checked
+from regard.constructor_checks import Dropout, Size, checked
 from regard.models.readout import Readout
 from regard.models.rnn_attention import DecoderAttention, attend_covered, attend_memory, attention_memory, covers
 from regard.models.rnn_cells import CellKind, Layers, RecurrentStack
@@ -118,7 +118,7 @@ class RecurrentDecoder(nn.Module):
         attention: DecoderAttention | None,
         attend_first: bool = False,
         input_feeding: bool = False,
-        dropout: Share = 0.0,
+        dropout: Dropout = 0.0,
     ) -> None:
         super().__init__()
         self.embedding = embedding

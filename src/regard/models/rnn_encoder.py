@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from regard import ops
-from regard.constructor_checks import Share, Size, checked
+from regard.constructor_checks import Dropout, Size, checked
 from regard.errors import ConfigError
 from regard.models.rnn_cells import CellKind, GateInput, RecurrentCell
 from regard.models.rnn_native_step import plan_of_cell
@@ -67,7 +67,7 @@ class RecurrentEncoder(nn.Module):
         *,
         num_layers: Size,
         bidirectional: bool,
-        dropout: Share,
+        dropout: Dropout,
         reverse: bool = False,
     ) -> None:
         super().__init__()

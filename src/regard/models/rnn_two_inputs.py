@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from regard import ops
-from regard.constructor_checks import Share, checked
+from regard.constructor_checks import Dropout, checked
 from regard.models.encoder_decoder import RecurrentEncoderDecoder
 from regard.models.image_embedding import ImageEmbedding
 from regard.models.input_rows import TwoInputs, join_rows, split_inputs
@@ -56,8 +56,8 @@ class TwoInputRecurrent(RecurrentEncoderDecoder):
         decoder: RecurrentDecoder,
         output: ops.Linear,
         *,
-        dropout: Share,
-        drop: Share,
+        dropout: Dropout,
+        drop: Dropout,
     ) -> None:
         super().__init__(source_embeddings[0], encoders[0], bridge, decoder, output, dropout=dropout)
         self.second_embedding = source_embeddings[1]

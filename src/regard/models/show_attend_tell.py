@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from regard import ops
 from regard.attention import Attention, HardOutput, Memory
-from regard.constructor_checks import Share, Size, checked
+from regard.constructor_checks import Dropout, Size, checked
 from regard.models.cross_attention import mean_head_weights, queries_per_source
 from regard.models.rnn_cells import RecurrentStack
 from regard.models.rnn_state import DecoderState
@@ -72,7 +72,7 @@ class ShowDecoder(nn.Module):
         feature_dim: Size,
         *,
         look_last: bool = False,
-        dropout: Share = 0.0,
+        dropout: Dropout = 0.0,
     ) -> None:
         super().__init__()
         self.embedding = embedding

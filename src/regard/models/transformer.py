@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from regard import ops
-from regard.constructor_checks import Share, checked
+from regard.constructor_checks import Dropout, checked
 from regard.models.cross_attention import Source, SourcePairAttention, mean_head_weights
 from regard.models.embedding import PositionKind, ScaledEmbedding, embed_positions, sinusoidal_positions
 from regard.models.encoder_decoder import EncoderDecoder
@@ -55,7 +55,7 @@ class Transformer(EncoderDecoder[TransformerState]):
         decoder: Decoder,
         output: ops.Linear,
         *,
-        dropout: Share,
+        dropout: Dropout,
     ) -> None:
         super().__init__()
         self.source_embedding = source_embedding

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from regard import ops
 from regard.attention import MultiHeadAttention
-from regard.constructor_checks import Share, Size, checked
+from regard.constructor_checks import Dropout, Size, checked
 from regard.models.cross_attention import Source, SourceMemory, cache_source, cross_attend
 from regard.models.transformer_cache import CurrentStep, LayerCache, append_step
 
@@ -47,7 +47,7 @@ class ResidualNorm(nn.LayerNorm):
     """
 
     @checked
-    def __init__(self, dim: Size, *, pre: bool, dropout: Share) -> None:
+    def __init__(self, dim: Size, *, pre: bool, dropout: Dropout) -> None:
         super().__init__(dim)
         self.pre, self.dropout = pre, dropout
 
@@ -82,7 +82,7 @@ class FeedForward(nn.Module):
     """
 
     @checked
-    def __init__(self, dim: Size, hidden_size: Size, *, dropout: Share = 0.0, activation: Activation = "relu") -> None:
+    def __init__(self, dim: Size, hidden_size: Size, *, dropout: Dropout = 0.0, activation: Activation = "relu") -> None:
         super().__init__()
         self.activation = activation
         self.hidden = ops.Linear(dim, hidden_size)
@@ -116,7 +116,7 @@ class EncoderLayer(nn.Module):
     """
 
     @checked
-    def __init__(self, attention: MultiHeadAttention, feed_forward: FeedForward, *, pre: bool, dropout: Share) -> None:
+    def __init__(self, attention: MultiHeadAttention, feed_forward: FeedForward, *, pre: bool, dropout: Dropout) -> None:
         super().__init__()
         dim = attention.output.out_features
         self.attention = attention
@@ -225,7 +225,7 @@ class DecoderLayer(nn.Module):
 
     @checked
     def __init__(
-        self, attention: MultiHeadAttention, cross_attention: CrossAttention, feed_forward: FeedForward, *, pre: bool, dropout: Share
+        self, attention: MultiHeadAttention, cross_attention: CrossAttention, feed_forward: FeedForward, *, pre: bool, dropout: Dropout
     ) -> None:
         super().__init__()
         dim = attention.output.out_features

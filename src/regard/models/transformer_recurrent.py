@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from regard import ops
-from regard.constructor_checks import Share, checked
+from regard.constructor_checks import Dropout, checked
 from regard.models.embedding import PositionKind, embed_positions
 from regard.models.encoder_decoder import RecurrentEncoderDecoder
 from regard.models.rnn_decoder import Bridge, RecurrentDecoder
@@ -51,7 +51,7 @@ class TransformerRecurrent(RecurrentEncoderDecoder):
         decoder: RecurrentDecoder,
         output: ops.Linear,
         *,
-        dropout: Share,
+        dropout: Dropout,
     ) -> None:
         super().__init__(source_embedding, encoder, bridge, decoder, output, dropout=dropout)
         self.positions: PositionKind = "paper"

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from regard import ops
 from regard.attention import MultiHeadAttention
-from regard.constructor_checks import Share, checked
+from regard.constructor_checks import Dropout, checked
 from regard.models.cross_attention import Source, SourceMemory, SourcePairAttention, pair_attend, weights_of
 from regard.models.crossed import swap_tokens
 from regard.models.image_embedding import ImageEmbedding
@@ -167,7 +167,7 @@ class SerialDecoderLayer(DecoderLayer):
 
     @checked
     def __init__(
-        self, attention: MultiHeadAttention, cross_attention: TwoSourceAttention, feed_forward: FeedForward, *, pre: bool, dropout: Share
+        self, attention: MultiHeadAttention, cross_attention: TwoSourceAttention, feed_forward: FeedForward, *, pre: bool, dropout: Dropout
     ) -> None:
         super().__init__(attention, cross_attention, feed_forward, pre=pre, dropout=dropout)
         self.second_norm = ResidualNorm(attention.output.out_features, pre=pre, dropout=dropout)
@@ -222,7 +222,7 @@ class TwoInputTransformer(Transformer):
         decoder: Decoder,
         output: ops.Linear,
         *,
-        dropout: Share,
+        dropout: Dropout,
         corruption: Corruption,
     ) -> None:
         super().__init__(source_embeddings[0], target_embedding, encoder, decoder, output, dropout=dropout)
