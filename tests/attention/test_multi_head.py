@@ -475,9 +475,9 @@ def test_settings_that_cannot_be_are_refused_by_name(make, message):
         (lambda a, q, k, v: a.attend(q, a.memory(k, v), mask=torch.ones(3).bool()), [(3,), (B, T, S)]),
         (lambda a, q, k, v: a.attend(q[:1], a.memory(k, v)), [(1, T, E), (B, H, S, D)]),
         (lambda a, q, k, v: a(q, k, v, mask=torch.ones(T, S)), ["torch.float32"]),
-        (lambda a, q, k, v: a(k, k, v), ["query", f"(B, length, {E})", (B, S, M)]),
-        (lambda a, q, k, v: a.memory(k, q), ["value", f"(B, length, {M})", (B, T, E)]),
-        (lambda a, q, k, v: a(q[0], k, v), ["query", f"(B, length, {E})", (T, E)]),
+        (lambda a, q, k, v: a(k, k, v), ["query", f"(B, T, {E})", (B, S, M)]),
+        (lambda a, q, k, v: a.memory(k, q), ["value", f"(B, S, {M})", (B, T, E)]),
+        (lambda a, q, k, v: a(q[0], k, v), ["query", f"(B, T, {E})", (T, E)]),
     ],
 )
 def test_shapes_that_do_not_fit_are_refused_with_both(call, shapes):

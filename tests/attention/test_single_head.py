@@ -662,11 +662,11 @@ def test_a_query_without_an_axis_of_targets_is_refused_and_told_how_to_have_one(
     memory = attention.memory(source)
     for call in (lambda: attention(state, source, source), lambda: attention.attend(state, memory)):
         with pytest.raises(
-            ShapeError, match=rf"Attention: query \({B}, 7\), expected \(B, T, Dq\); query.unsqueeze\(1\) makes one of each"
+            ShapeError, match=rf"Attention: query must be \(B, T, Dq\), found \({B}, 7\); query.unsqueeze\(1\) makes one of each"
         ):
             call()
-    with pytest.raises(ShapeError, match=r"Attention: key \(5,\), expected \(B, S, Dk\)"):
+    with pytest.raises(ShapeError, match=r"Attention: key must be \(B, S, Dk\), found \(5,\)"):
         attention.memory(source[0, 0])
-    with pytest.raises(ShapeError, match=r"Attention: value .* expected \(B, S, Dv\)"):
+    with pytest.raises(ShapeError, match=r"Attention: value must be \(B, S, Dv\), found "):
         attention(state.unsqueeze(1), source, source[0])
     assert attention(state.unsqueeze(1), source, source).context.shape == (B, 1, 5)

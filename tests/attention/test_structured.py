@@ -160,7 +160,7 @@ def test_the_bias_of_a_hop_changes_nothing_but_that_of_the_hidden_layer_does():
 
 
 def test_wrong_shapes_name_both():
-    with pytest.raises(ShapeError, match=r"D = 5.*\(3, 7, 11\)"):
+    with pytest.raises(ShapeError, match=r"states must be \(B, S, 5\), found \(3, 7, 11\)"):
         build()(torch.ones(B, S, A, dtype=torch.float64))
     with pytest.raises(ShapeError, match=r"\(3, 7\).*\(3, 5\)"):
         build()(states(), key_mask=torch.ones(B, D, dtype=torch.bool))

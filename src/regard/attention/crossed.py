@@ -10,6 +10,7 @@ from regard.attention.base import AttentionOutput, NeedWeights
 from regard.constructor_checks import checked
 from regard.errors import ShapeError
 from regard.ops.masks import check_key_mask
+from regard.ops.tensor_checks import check_states
 
 
 class CrossedOutput(NamedTuple):
@@ -81,7 +82,9 @@ class CrossedAttention(nn.Module):
         Raises:
             ShapeError: inputs that are not (B, T, D) with one B, or a mask that is not (B, T) and boolean; the message holds both shapes.
         """
-        if first.dim() != 3 or second.dim() != 3 or first.shape[0] != second.shape[0]:
+        check_states("CrossedAttention", "first", first, "T1", "D1")
+        check_states("CrossedAttention", "second", second, "T2", "D2")
+        if first.shape[0] != second.shape[0]:
             raise ShapeError(
                 f"CrossedAttention: inputs must be (B, T1, D1) and (B, T2, D2), found {tuple(first.shape)}, {tuple(second.shape)}"
             )

@@ -13,9 +13,10 @@ from regard import ops
 from regard.attention.base import AttentionOutput
 from regard.attention.recorder import is_recording, record_call
 from regard.constructor_checks import Dropout, Size, checked
-from regard.errors import ConfigError, ShapeError
+from regard.errors import ConfigError
 from regard.ops.masks import check_key_mask
 from regard.ops.sparsemax import Normalizer
+from regard.ops.tensor_checks import check_states
 
 
 class KeyValueMemory(NamedTuple):
@@ -160,8 +161,7 @@ class KeyValueAttention(nn.Module):
         return AttentionOutput(context, self._placed(weights) if need_weights else None), memory
 
     def _clean(self, states: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
-        if states.dim() != 3 or states.shape[-1] != self.input_dim:
-            raise ShapeError(f"KeyValueAttention: states must be (B, T, {self.input_dim}), found {tuple(states.shape)}")
+        check_states("KeyValueAttention", "states", states, "T", self.input_dim)
         if mask is None:
             return states, torch.ones(states.shape[:2], dtype=torch.bool, device=states.device)
         check_key_mask(mask, states.shape[:2], "KeyValueAttention")

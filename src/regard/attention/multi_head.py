@@ -19,10 +19,10 @@ from regard.attention.scores import LocationScore, ScoreModule
 from regard.attention.torch_adapter import build_from_torch, build_to_torch
 from regard.constructor_checks import Dropout, Size, checked
 from regard.errors import ConfigError, ShapeError
-from regard.ops.masks import check_key_mask, check_mask
+from regard.ops.masks import check_boolean, check_key_mask, check_mask
 from regard.ops.nonfinite import finite_rows
 from regard.ops.sparsemax import Normalizer
-from regard.ops.tensor_checks import refuse_others
+from regard.ops.tensor_checks import check_states
 
 
 class HeadMemory(NamedTuple):
@@ -198,7 +198,8 @@ class MultiHeadAttention(nn.Module):
                 return self.forward(query, key, value, key_mask=key_mask, mask=mask, causal=causal, need_weights=need).weights
 
             record_call(self, self.areas, weigh)
-        self._check(query, key, value)
+        self._check(key, value)
+        self._check_query(query, key)
         allowed = self._allowed(query, key.shape[1], mask, causal)
         if key_mask is not None:
             check_key_mask(key_mask, key.shape[:2], "MultiHeadAttention")
@@ -222,7 +223,7 @@ class MultiHeadAttention(nn.Module):
 
         With `finite` the caller guarantees finite inputs, and the check is skipped.
         """
-        self._check(None, key, value)
+        self._check(key, value)
         if key_mask is not None:
             check_key_mask(key_mask, key.shape[:2], "MultiHeadAttention.memory")
         if key_mask is not None and not finite:
@@ -311,7 +312,7 @@ class MultiHeadAttention(nn.Module):
         """
         if is_recording():
             record_call(self, self.areas, lambda need: self.attend(query, memory, mask=mask, causal=causal, need_weights=need).weights)
-        _check_batch(query, memory.key)
+        self._check_query(query, memory.key)
         if memory.of_areas:
             if mask is not None or causal:
                 raise ConfigError("MultiHeadAttention: a memory of areas is masked as it is made, not as it is attended to")
@@ -327,20 +328,22 @@ class MultiHeadAttention(nn.Module):
         context, weights = self._heads(self._split(self.query(query)), key, value, allowed, only_causal, need_weights)
         return self._join(context, weights, None if tainted is None else tainted.any(1))
 
-    def _check(self, query: Tensor | None, key: Tensor, value: Tensor) -> None:
-        refuse_others("MultiHeadAttention", query=query, key=key, value=value)
-        for name, part, layer in (("query", query, self.query), ("key", key, self.key), ("value", value, self.value)):
-            if part is not None and (part.dim() != 3 or part.shape[-1] != layer.in_features):
-                raise ShapeError(f"MultiHeadAttention: {name} must be (B, length, {layer.in_features}), found {tuple(part.shape)}")
+    def _check(self, key: Tensor, value: Tensor) -> None:
+        check_states("MultiHeadAttention", "key", key, "S", self.key.in_features)
+        check_states("MultiHeadAttention", "value", value, "S", self.value.in_features)
         if key.shape[:2] != value.shape[:2]:
             raise ShapeError(f"MultiHeadAttention: value {tuple(value.shape)} must agree with key {tuple(key.shape)} in (B, S)")
-        if query is not None:
-            _check_batch(query, key)
+
+    def _check_query(self, query: Tensor, key: Tensor) -> None:
+        check_states("MultiHeadAttention", "query", query, "T", self.query.in_features)
+        if query.shape[0] != key.shape[0]:
+            raise ShapeError(f"MultiHeadAttention: query {tuple(query.shape)} and key {tuple(key.shape)} must agree in B, the first axis")
 
     def _allowed(self, query: Tensor, size: int, mask: Tensor | None, causal: bool) -> Tensor | None:
         # One mask of four axes, each of its true size or 1, or None where everything is allowed.
         batch, target = query.shape[:2]
         if mask is not None:
+            check_boolean(mask, "MultiHeadAttention: the mask")
             shape = (batch, target, size) if mask.dim() < 4 else (batch, self.num_heads, target, size)
             check_mask(mask, shape, "MultiHeadAttention", key_mask=True)
             mask = mask[(None,) * (3 - mask.dim())]
@@ -438,11 +441,6 @@ class MultiHeadAttention(nn.Module):
     def extra_repr(self) -> str:
         """Show the settings."""
         return f"num_heads={self.num_heads}, head_dim={self.head_dim}, dropout={self.dropout}, normalizer={self.normalizer!r}"
-
-
-def _check_batch(query: Tensor, key: Tensor) -> None:
-    if query.shape[0] != key.shape[0]:
-        raise ShapeError(f"MultiHeadAttention: query {tuple(query.shape)} and key {tuple(key.shape)} must agree in B, the first axis")
 
 
 def _scores(score: ScoreModule | Sequence[ScoreModule] | None, num_heads: int, areas: Areas | None) -> ScoreModule | nn.ModuleList | None:

@@ -10,8 +10,9 @@ from torch import Tensor, nn
 from regard import ops
 from regard.attention.base import AttentionOutput
 from regard.constructor_checks import Size, checked
-from regard.errors import ConfigError, ShapeError
+from regard.errors import ConfigError
 from regard.ops.masks import check_key_mask
+from regard.ops.tensor_checks import check_states
 
 
 class NGramMemory(NamedTuple):
@@ -106,8 +107,7 @@ class NGramReadout(nn.Module):
         return AttentionOutput(torch.tanh(self.output(joined)), None), NGramMemory(past)
 
     def _clean(self, states: Tensor, mask: Tensor | None) -> Tensor:
-        if states.dim() != 3 or states.shape[-1] != self.input_dim:
-            raise ShapeError(f"NGramReadout: states must be (B, T, {self.input_dim}), found {tuple(states.shape)}")
+        check_states("NGramReadout", "states", states, "T", self.input_dim)
         if mask is None:
             return states
         check_key_mask(mask, states.shape[:2], "NGramReadout")

@@ -15,6 +15,7 @@ from regard.errors import ConfigError, ShapeError
 from regard.ops.masks import check_key_mask
 from regard.ops.nonlocal_attention import NonLocalForm, check_normalizer
 from regard.ops.sparsemax import Normalizer
+from regard.ops.tensor_checks import check_states
 
 
 class NonLocal(nn.Module):
@@ -130,9 +131,9 @@ class NonLocal(nn.Module):
         return AttentionOutput(context + states if self.residual else context, found.weights)
 
     def _check(self, states: Tensor, source: Tensor) -> None:
-        if states.dim() != 3 or states.shape[-1] != self.dim:
-            raise ShapeError(f"NonLocal: states must be (B, T, {self.dim}), found {tuple(states.shape)}")
-        if source.dim() != 3 or source.shape[-1] != self.other_dim or source.shape[0] != states.shape[0]:
+        check_states("NonLocal", "states", states, "T", self.dim)
+        check_states("NonLocal", "other", source, "S", self.other_dim)
+        if source.shape[0] != states.shape[0]:
             raise ShapeError(f"NonLocal: other must be ({states.shape[0]}, S, {self.other_dim}), found {tuple(source.shape)}")
 
     def extra_repr(self) -> str:

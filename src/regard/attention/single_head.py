@@ -17,7 +17,7 @@ from regard.errors import ConfigError, ShapeError
 from regard.ops.masks import check_key_mask, check_mask
 from regard.ops.nonfinite import finite_rows
 from regard.ops.sparsemax import Normalizer
-from regard.ops.tensor_checks import refuse_others
+from regard.ops.tensor_checks import check_states
 
 
 class Attention(nn.Module):
@@ -92,7 +92,8 @@ class Attention(nn.Module):
             ShapeError: key or value do not have three axes, or value or key_mask do not fit the keys.
         """
         value = key if value is None else value
-        _check_axes(key=(key, "S, Dk"), value=(value, "S, Dv"))
+        check_states("Attention", "key", key, "S", "Dk")
+        check_states("Attention", "value", value, "S", "Dv")
         if value.shape[:2] != key.shape[:2]:
             raise ShapeError(f"memory: value {tuple(value.shape)} must agree with key {tuple(key.shape)} in (B, S)")
         mask = torch.ones(key.shape[:2], dtype=torch.bool, device=key.device) if key_mask is None else key_mask
@@ -152,7 +153,7 @@ class Attention(nn.Module):
             raise ConfigError('attend: need_weights="areas" needs an attention with areas; True gives the weights of the items')
         if soft is not None and self.choice is None:
             raise ConfigError("attend: soft says which examples are not chosen for; this attention has no choice")
-        _check_axes(query=(query, "T, Dq"))
+        check_states("Attention", "query", query, "T", "Dq")
         if query.shape[0] != memory.mask.shape[0]:
             raise ShapeError(f"attend: query {tuple(query.shape)} and memory {tuple(memory.key.shape)} must agree in B, the first axis")
         key, value, tainted = memory.key, memory.value, None
@@ -197,7 +198,9 @@ class Attention(nn.Module):
         Both masks are bool, True = may attend: `key_mask` (B, S) hides padding, `mask`, (S,) or (B, T, S) with any axis 1 for all, hides
         pairs of query and key. Other arguments, results and errors as in `attend`.
         """
-        _check_axes(query=(query, "T, Dq"), key=(key, "S, Dk"), value=(value, "S, Dv"))
+        # Otherwise a query (B, Dq) would be read as B queries to each of B examples.
+        for name, states, axes in (("query", query, "T Dq"), ("key", key, "S Dk"), ("value", value, "S Dv")):
+            check_states("Attention", name, states, *axes.split())
         if mask is None and key_mask is None:
             return self.attend(query, self.memory(key, value), position=position, need_weights=need_weights, soft=soft)
         seen = key_mask  # by any query
@@ -221,15 +224,6 @@ class Attention(nn.Module):
         if not need_weights:
             return context, None
         return context, weights if self.areas is None or need_weights == "areas" else self.areas.project(weights)
-
-
-def _check_axes(**tensors: tuple[Tensor, str]) -> None:
-    # Otherwise a query (B, Dq) would be read as B queries to each of B examples.
-    for name, (tensor, axes) in tensors.items():
-        refuse_others("Attention", **{name: tensor})
-        if tensor.dim() != 3:
-            hint = f"; {name}.unsqueeze(1) makes one of each example" if tensor.dim() == 2 and name == "query" else ""
-            raise ShapeError(f"Attention: {name} {tuple(tensor.shape)}, expected (B, {axes}){hint}")
 
 
 def _tainted(output: AttentionOutput | HardOutput, tainted: Tensor | None) -> AttentionOutput | HardOutput:

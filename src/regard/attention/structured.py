@@ -9,9 +9,9 @@ from regard import ops
 from regard.attention.base import AttentionOutput
 from regard.attention.recorder import is_recording, record_call
 from regard.constructor_checks import Size, checked
-from regard.errors import ShapeError
 from regard.ops.masks import check_key_mask
 from regard.ops.sparsemax import Normalizer
+from regard.ops.tensor_checks import check_states
 
 
 class StructuredAttention(nn.Module):
@@ -57,8 +57,7 @@ class StructuredAttention(nn.Module):
         Raises:
             ShapeError: states are not (B, S, D), or the key_mask is not boolean (B, S).
         """
-        if states.dim() != 3 or states.shape[-1] != self.first.in_features:
-            raise ShapeError(f"StructuredAttention: expected states (B, S, D = {self.first.in_features}), found {tuple(states.shape)}")
+        check_states("StructuredAttention", "states", states, "S", self.first.in_features)
         if is_recording():
             record_call(self, None, lambda _: self.forward(states, key_mask=key_mask, need_weights=True).weights)
         mask = None

@@ -203,6 +203,34 @@ def refuse_others(operation: str, **arguments: object) -> None:
             raise ShapeError(f"{operation}: {name} must be a tensor, found {type(value).__name__}")
 
 
+def check_states(module: str, name: str, states: object, length: str, features: int | str) -> None:
+    """Check that an input is a floating tensor (B, length, features).
+
+    Args:
+        module: name that begins the message.
+        name: of the input.
+        states: the input.
+        length: letter of the second axis.
+        features: size of the third axis, or its letter if any size will do.
+
+    Raises:
+        ShapeError: it is not.
+
+    Example:
+        >>> check_states("NonLocal", "states", torch.ones(2, 3), "T", 4)
+        Traceback (most recent call last):
+            ...
+        regard.errors.ShapeError: NonLocal: states must be (B, T, 4), found (2, 3)
+    """
+    if not isinstance(states, Tensor):
+        raise ShapeError(f"{module}: {name} must be a tensor (B, {length}, {features}), found {type(states).__name__}")
+    if states.dim() != 3 or (isinstance(features, int) and states.shape[-1] != features):
+        hint = f"; {name}.unsqueeze(1) makes one of each example" if states.dim() == 2 and name == "query" else ""
+        raise ShapeError(f"{module}: {name} must be (B, {length}, {features}), found {tuple(states.shape)}{hint}")
+    if not states.is_floating_point():
+        raise ShapeError(f"{module}: {name} must hold floating-point numbers, found {states.dtype}")
+
+
 def check_range(operation: str, name: str, numbers: Tensor, low: int, high: int) -> None:
     """Check that integers are in `low` to `high`.
 
