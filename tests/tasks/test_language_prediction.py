@@ -218,3 +218,6 @@ def test_what_is_no_list_of_texts_is_refused() -> None:
     for length in (0, -1, 1.5, True):
         with pytest.raises(ConfigError, match="max_length: expected a whole number of 1 or more"):
             model.generate(["a"], max_length=length)
+        for call in (model.score, model.generate):
+            with pytest.raises(ConfigError, match="batch_size: expected a whole number of 1 or more, found"):
+                call(["a"], batch_size=length)

@@ -120,7 +120,7 @@ class LanguageModel(Predictor[LanguageRun]):
             context: "separate": each line is independent of the others; "continuous": each follows the one before, as in one text.
 
         Raises:
-            ConfigError: one text instead of several, an item that is no text, or another context.
+            ConfigError: one text instead of several, an item that is no text, another context, or a `batch_size` below 1.
         """
         check_texts("score", lines)
         if context not in ("separate", "continuous"):

@@ -69,6 +69,9 @@ def score_pairs(
     Returns:
         One `PairScore` per pair, in order.
 
+    Raises:
+        ConfigError: `batch_size` is no whole number of 1 or more.
+
     Example:
         >>> from regard.tasks.translation_run import open_translation_run
         >>> def total(folder, source, target):

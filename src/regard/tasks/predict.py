@@ -56,8 +56,10 @@ def predict(
         precision: precision of matrix products on a CPU.
 
     Raises:
-        ConfigError: see `check_precision`.
+        ConfigError: `batch_size` is no whole number of 1 or more; or see `check_precision`.
     """
+    if type(batch_size) is not int or batch_size < 1:
+        raise ConfigError(f"batch_size: expected a whole number of 1 or more, found {batch_size!r}")
     device = device_of(model)
     check_precision(precision, device)
     batches = cut_batches(rows, batch_size, device=device)
