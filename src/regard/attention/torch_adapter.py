@@ -216,10 +216,10 @@ def check_untied(module: nn.Module, *, parts: Container[nn.Module] | None = None
     owners: dict[int, tuple[str, nn.Module]] = {}
     converted = {id(inner) for part in module.modules() if parts is not None and part in parts for inner in part.modules()}
     for name, part in module.named_modules(remove_duplicate=parts is not None):
-        for own, parameter in part._parameters.items():
+        for own, parameter in part.named_parameters(recurse=False, remove_duplicate=False):
             other, owner = owners.setdefault(id(parameter), (f"{name}.{own}", part))
             touched = parts is None or bool({id(part), id(owner)} & converted)
-            if parameter is not None and touched and other != f"{name}.{own}":
+            if touched and other != f"{name}.{own}":
                 raise ConfigError(f"{type(module).__name__}: {other} and {name}.{own} are one weight: the conversion would untie them")
 
 
