@@ -425,3 +425,43 @@ def test_an_empty_batch_breaks_nothing(kind: str, shape: tuple[int, ...]) -> Non
             output = model(*given)
         assert type(output) is type(expected)
         assert [tuple(call.weights.shape) for call in seen] == [(shape[0], heads, shape[1], shape[1])]
+
+
+class Grouped(nn.Module):
+    """Two groups of two heads, keys shared in a group, as five axes (B, group, head, T, S)."""
+
+    def __init__(self, way: str) -> None:
+        super().__init__()
+        self.way, self.query, self.key, self.value = way, nn.Linear(16, 16), nn.Linear(16, 8), nn.Linear(16, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        q = self.query(x).unflatten(-1, (2, 2, 4)).permute(0, 2, 3, 1, 4)
+        k, v = (part(x).unflatten(-1, (2, 4)).transpose(1, 2) for part in (self.key, self.value))
+        if self.way == "one kernel, four axes":
+            out = F.scaled_dot_product_attention(q.flatten(1, 2), k, v, enable_gqa=True).unflatten(1, (2, 2))
+        elif self.way == "one kernel":
+            out = F.scaled_dot_product_attention(q, k.unsqueeze(2), v.unsqueeze(2))
+        elif self.way == "einsum":
+            weights = (torch.einsum("bgrqd,bgkd->bgrqk", q, k) / 2).softmax(-1)
+            out = torch.einsum("bgrqk,bgkd->bgrqd", weights, v)
+        else:
+            out = (q @ k.unsqueeze(2).mT / 2).softmax(-1) @ v.unsqueeze(2)
+        return out.permute(0, 3, 1, 2, 4).flatten(2)
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+@pytest.mark.parametrize("way", ["one kernel", "einsum", "matmul"])
+def test_groups_of_heads_are_heads_of_the_same_example(way: str, batch: int) -> None:
+    x = torch.randn(batch, 5, 16)
+    torch.manual_seed(2)
+    expected = Grouped("one kernel, four axes")
+    tried = Grouped(way)
+    tried.load_state_dict(expected.state_dict())
+    with regard.watch(expected) as first, regard.watch(tried) as second, torch.no_grad():
+        torch.testing.assert_close(tried(x), expected(x))
+    [wanted], [found] = first.calls, second.calls
+    assert found.weights.shape == (batch, 4, 5, 5)
+    torch.testing.assert_close(found.weights, wanted.weights)
+    with regard.watch(tried, heads=[3]) as chosen, torch.no_grad():
+        tried(x)
+    torch.testing.assert_close(chosen.calls[0].weights, wanted.weights[:, 3:])

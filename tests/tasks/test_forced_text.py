@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -215,3 +216,17 @@ def test_sampling_refuses_terms() -> None:
     options: dict[str, Any] = {"sampling": SamplingOptions(), "terms": TERMS}
     with pytest.raises(ConfigError, match="phrases: need beam search"):
         translator().translate(["Hund"], **options)
+
+
+def test_the_longest_term_wins_and_long_ones_cost_no_more_than_their_words() -> None:
+    terms = [Term("a b", "1"), Term("a b c d", "2"), Term("b c", "3"), Term("A b C", "4"), Term("a b c", "5")]
+    find = Glossary(terms).find
+    assert find("a b c x a b c d") == ["5", "2"]
+    assert find("A b C d") == ["2"]  # longer, in any case
+    assert find("A b C") == ["4"]  # exactly so
+    assert find("a B c") == ["5"]
+    assert find("b c a B") == ["3", "1"]
+    assert Glossary([]).find("a b") == []
+    start = time.perf_counter()
+    assert Glossary([Term("a " * 300 + str(number), "x") for number in range(100)]).find("a " * 2500) == []
+    assert time.perf_counter() - start < 5

@@ -25,6 +25,7 @@ from regard.observe.hooks import Hooks, methods_told
 from regard.observe.scopes import (
     Kind,
     Scope,
+    batches_of,
     in_backward,
     in_blocks,
     in_blocks_of,
@@ -265,6 +266,11 @@ class Observer:
             weights = attention_weights(query, key, **given).squeeze(1)
             self._work.follower.multiplied(weights, out, self._work.scopes)
             return
+        if query.dim() > 4 and scope.layout is None:
+            weights = attention_weights(query, key, **given)
+            weights = weights.unflatten(0, torch.broadcast_shapes(query.shape[:-3], key.shape[:-3]))
+            self._work.follower.multiplied(weights, out, self._work.scopes)
+            return
         if query.dim() == 4 and scope.layout is None:
             scope.states = states_of(self._work.scopes)
             if order_of(scope, (*query.shape[:3], key.shape[2])) != "examples":
@@ -334,6 +340,8 @@ class Observer:
             weights = alone if scope.num_heads is None else weights.unflatten(0, (-1, scope.num_heads))
         elif order == "heads":
             weights = weights.transpose(0, 1)
+        elif weights.dim() > 4 and weights.shape[0] in batches_of(scope, weights.shape):
+            weights = weights.flatten(1, -3)  # grouped queries: the axes between count heads
         while weights.dim() < 4:
             weights = weights.unsqueeze(0)
         weights = weights.flatten(0, -4)

@@ -153,9 +153,9 @@ def _no_constant(name: str) -> Any:
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
-        raise HTTPError(422, f"{_short(twice)}: given twice")
+    found: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in found:
+            raise HTTPError(422, f"{_short(name)}: given twice")
+        found[name] = value
     return found

@@ -34,6 +34,12 @@ class Term(NamedTuple):
     target: str
 
 
+class _Node(NamedTuple):
+    # Terms by their words: those that go on with each word, and the translations of the one that ends here.
+    next: dict[str, _Node]
+    targets: list[str]
+
+
 class Glossary:
     """Terms, to be found in lines.
 
@@ -49,28 +55,39 @@ class Glossary:
     """
 
     def __init__(self, terms: Sequence[Term]) -> None:
-        self._targets: dict[tuple[str, ...], str] = {}
+        self._terms = _Node({}, [])
         for term in terms:
-            before = self._targets.setdefault((*_WORD.findall(term.source),), term.target)
-            if before != term.target:
-                raise ConfigError(f"terms: {shown(term.source)} is {shown(before)} and {shown(term.target)}; expected one translation")
-        self._longest = max(map(len, self._targets), default=0)
+            node = self._terms
+            for word in _WORD.findall(term.source):
+                node = node.next.setdefault(word, _Node({}, []))
+            node.targets.append(term.target)
+            if node.targets[0] != term.target:
+                one, other = map(shown, (node.targets[0], term.target))
+                raise ConfigError(f"terms: {shown(term.source)} is {one} and {other}; expected one translation")
 
     def find(self, line: str) -> list[str]:
         """Return the term translations for a line, each once, in order; the first and longest of overlapping terms wins."""
-        words = _WORD.findall(line) if self._targets else []
+        words = _WORD.findall(line) if self._terms.next else []
+        lower = [word.lower() for word in words]
         found: dict[str, None] = {}
         at = 0
         while at < len(words):
-            for size in range(min(self._longest, len(words) - at), 0, -1):
-                own = (*words[at : at + size],)
-                target = self._targets.get(own) or self._targets.get((*(word.lower() for word in own),))
-                if target is not None:
-                    found[target] = None
-                    at += size - 1
-                    break
-            at += 1
+            size, target = max(self._longest(words, at), self._longest(lower, at), key=lambda term: term[0])
+            if size:
+                found[target] = None
+            at += max(size, 1)
         return list(found)
+
+    def _longest(self, words: Sequence[str], at: int) -> tuple[int, str]:
+        # Words and translation of the longest term that begins at a word; 0 if there is none.
+        node, size, target = self._terms, 0, ""
+        for number in range(at, len(words)):
+            node = node.next.get(words[number])
+            if node is None:
+                break
+            if node.targets:
+                size, target = number + 1 - at, node.targets[0]
+        return size, target
 
 
 def read_terms(path: Path) -> list[Term]:
