@@ -72,7 +72,8 @@ def test_a_wrong_distribution_is_told_apart() -> None:
 
 
 def test_a_very_low_temperature_takes_the_best_token() -> None:
-    assert drawn(SamplingOptions(temperature=1e-30))[6] == DRAWS
+    for temperature in (1e-30, 1e-46, 5e-324):
+        assert drawn(SamplingOptions(temperature=temperature))[6] == DRAWS
 
 
 def test_the_first_of_equal_tokens_is_kept_by_top_k() -> None:
@@ -194,6 +195,8 @@ def test_one_seed_gives_one_result() -> None:
     [
         ({"temperature": 0.0}, "temperature must be greater than 0, found 0.0"),
         ({"temperature": math.nan}, "temperature must be greater than 0"),
+        ({"top_k": 2.0}, "top_k must be a whole number, found 2.0"),
+        ({"num_samples": True}, "num_samples must be a whole number, found True"),
         ({"top_k": -1}, "top_k must be at least 0, found -1"),
         ({"top_p": 0.0}, "top_p must be greater than 0 and at most 1, found 0.0"),
         ({"top_p": 1.5}, "top_p must be greater than 0 and at most 1, found 1.5"),

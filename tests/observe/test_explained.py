@@ -19,6 +19,7 @@ from regard.integrations.migrate import convert
 from regard.observe import layer_shares as shares
 from regard.observe.explained import explain_calls
 from regard.observe.layer_shares import layer_shares
+from regard.observe.predictions import class_names
 from regard.observe.pretrained import image_records, text_records, watch_image, watch_text
 from regard.observe.pretrained_batch import PretrainedBatch, image_batch, text_batch
 from regard.observe.within import gradient_times_weights, norms_of_values
@@ -618,3 +619,41 @@ def test_outputs_that_are_no_probabilities_of_classes_are_refused(settings: dict
     model = noisy(transformers.BertForSequenceClassification(config))
     with pytest.raises(ConfigError, match="BertForSequenceClassification returns a number or independent labels, no probabilities"):
         text_batch(model, tokenizer, watch_text(model, tokenizer, TEXT).inputs)
+
+
+def bert2bert() -> Any:
+    halves = [transformers.BertConfig(vocab_size=12, max_position_embeddings=size, **LAYERS) for size in (13, 7)]
+    config = transformers.EncoderDecoderConfig.from_encoder_decoder_configs(*halves)
+    config.decoder_start_token_id, config.pad_token_id, config.eos_token_id = 2, 0, 3
+    return noisy(transformers.EncoderDecoderModel(config))
+
+
+def test_a_model_made_of_two_writes_tokens(tokenizer: Any) -> None:
+    model = bert2bert()
+    for output in ("der Hund sat", "der Hund sat on a"):
+        (record,) = text_records(model, tokenizer, ("the cat sat on", output), methods=["leave-one-out", "rollout"])
+        record = dataclasses.replace(record, maps=[each for each in record.maps if each.method == "leave-one-out"])
+        assert record.maps[-1].query == "next token"
+        assert len(record.items["next token"].tokens) == len(record.items["target"].tokens)
+    names = class_names(model, 100_000)  # of as many as a vocabulary has
+    assert len(names) == len(set(names)) == 100_000
+
+
+def test_what_is_longer_than_a_model_reads_is_named(tokenizer: Any) -> None:
+    sizes = {"vocab_size": 12, "max_position_embeddings": 6, "pad_token_id": 1, **LAYERS}
+    roberta = noisy(transformers.RobertaForSequenceClassification(transformers.RobertaConfig(**sizes)))
+    watch_text(roberta, tokenizer, "the cat sat")  # four tokens with the end, at places 2 to 5
+    with pytest.raises(DataError, match="text: 5 tokens, and the model takes at most 4"):
+        watch_text(roberta, tokenizer, "the cat sat on")
+    with pytest.raises(DataError, match="output: 8 tokens, and the model takes at most 7"):
+        watch_text(bert2bert(), tokenizer, ("the cat", "der Hund sat on a mat the"))
+
+
+def test_outputs_of_a_tokenizer_without_padding_are_all_real(tokenizer: Any) -> None:
+    model, without = marian(), copy.deepcopy(tokenizer)
+    without.pad_token = None
+    pair = ("the cat", "der Hund")
+    found, expected = (watch_text(model, each, pair) for each in (without, tokenizer))
+    assert found.queries == expected.queries
+    for each, seen in ((without, found), (tokenizer, expected)):
+        assert text_batch(model, each, seen.inputs).outputs.all()

@@ -193,6 +193,14 @@ def test_calls_are_put_together_only_where_one_goes_on_from_the_other() -> None:
     assert shapes(anew, step, anew, step) == [(2, 3, 1, 1), (2, 3, 1, 9)] * 2
 
 
+def test_a_layer_that_runs_twice_in_a_step_is_named() -> None:
+    whole, steps = call("self", 2, 3, 5, 5), [call("self", 2, 3, 1, count) for count in (6, 6, 7, 7)]
+    with pytest.raises(ConfigError, match="the steps of this generation have 6, 6 and 7 keys: it runs several times in a step"):
+        stitched([whole, whole, *steps])
+    sliding = [call("self", 2, 3, 1, count) for count in (6, 7, 7, 7)]
+    assert shapes(whole, *sliding) == [(2, 3, 9, 9)]
+
+
 def test_pooling_over_sentences_of_any_lengths_is_no_generation() -> None:
     for lengths in ((5, 3, 4), (5, 5, 5), (4, 5, 6), (3, 2), (1, 1)):
         assert shapes(*(call("self", 1, 2, 1, length) for length in lengths)) == [(1, 2, 1, length) for length in lengths]

@@ -501,3 +501,13 @@ def test_fewer_tokens_than_a_causal_model_read_are_refused() -> None:
 def test_a_block_that_was_not_entered_cannot_be_shown() -> None:
     with pytest.raises(DataError, match="records inside its block"):
         regard.view(regard.watch(GPT(flash=True)), list("abc"))
+
+
+def test_a_module_that_is_used_twice_has_both_its_names() -> None:
+    attention = nn.MultiheadAttention(4, 2, batch_first=True)
+    model = nn.ModuleDict({"first": nn.ModuleDict({"attn": attention}), "second": nn.ModuleDict({"attn": attention})})
+    x = torch.randn(1, 3, 4)
+    for layers, name in [("second.attn", "second.attn"), ("first.attn", "first.attn"), ("second", "second.attn"), (None, "first.attn")]:
+        with regard.watch(model, layers=layers) as seen:
+            attention(x, x, x)
+        assert [call.layer for call in seen.calls] == [name]

@@ -230,3 +230,18 @@ def test_the_longest_term_wins_and_long_ones_cost_no_more_than_their_words() -> 
     start = time.perf_counter()
     assert Glossary([Term("a " * 300 + str(number), "x") for number in range(100)]).find("a " * 2500) == []
     assert time.perf_counter() - start < 5
+
+
+def test_prefixes_and_terms_that_do_not_belong_to_the_lines_are_named() -> None:
+    subject = translator("word")
+    for wrong, message in [
+        ({"prefixes": ["ein"]}, r"prefixes: expected a list of 2 texts, one per line, found \['ein'\]"),
+        ({"prefixes": "de"}, "prefixes: expected a list of 2 texts, one per line, found 'de'"),
+        ({"prefixes": ["ein", 3]}, "prefixes: expected a list of 2 texts"),
+        ({"terms": [Term("a", "b"), Term("c", "d")]}, "terms: expected a list of 2 glossaries, one per line, found"),
+        ({"terms": [TERMS]}, "terms: expected a list of 2 glossaries"),
+        ({"terms": {"a": "b"}}, "terms: expected a list of 2 glossaries"),
+    ]:
+        for call in (subject.translate, subject.translate_tagged):
+            with pytest.raises(ConfigError, match=message):
+                call(["ein Hund", "das Haus"], **wrong)

@@ -115,3 +115,15 @@ def test_no_line_is_wider_than_the_terminal(source, target, width):
 def test_a_terminal_too_small_is_a_data_error(width, height):
     with pytest.raises(DataError, match=f"width {width}, height {height}"):
         render_alignment(RECORD, width=width, color=False, height=height)
+
+
+def test_right_to_left_words_stay_above_their_columns() -> None:
+    record = AttentionRecord.alignment(["\u05d0\u05d1", "\u05d2\u05d3"], ["\u05d4", "x"], [[0.9, 0.1], [0.2, 0.8]])
+    header, first, second, *_ = render_alignment(record, width=60, color=False).splitlines()
+    # A terminal that writes neighbouring words of such a script from right to left would exchange them; not what is isolated.
+    assert header.split() == ["\u2068\u05d0\u05d1\u2069", "\u2068\u05d2\u05d3\u2069"]
+    assert first.startswith("\u2068\u05d4\u2069 ")
+    assert first.endswith("\u2068\u05d0\u05d1\u2069 0.90")
+    assert second.startswith("x ")
+    plain = render_alignment(AttentionRecord.alignment(["ab", "cd"], ["e", "x"], [[0.9, 0.1], [0.2, 0.8]]), width=60, color=False)
+    assert [display_width(line) for line in (header, first, second)] == [display_width(line) for line in plain.splitlines()[:3]]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Self
 
@@ -13,6 +13,23 @@ from torch import Tensor
 from regard.decoding.penalties import length_penalty
 from regard.decoding.phrases import ForcedPhrases, PhraseProgress
 from regard.errors import ConfigError, ShapeError
+
+
+def check_whole(name: str, values: Iterable[object]) -> None:
+    """Check that values are whole numbers.
+
+    Raises:
+        ConfigError: one is not; the message names it.
+
+    Example:
+        >>> check_whole("top_k", [2.0])
+        Traceback (most recent call last):
+            ...
+        regard.errors.ConfigError: top_k must be a whole number, found 2.0
+    """
+    for value in values:
+        if isinstance(value, bool) or not hasattr(value, "__index__"):
+            raise ConfigError(f"{name} must be a whole number, found {value!r}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,11 +83,14 @@ class DecodingOptions:
     need_attention: bool = False
 
     def __post_init__(self) -> None:
+        lengths = self.max_length if isinstance(self.max_length, Sequence) else [self.max_length]
+        whole = {name: [getattr(self, name)] for name in ("beam_size", "n_best", "min_length", "no_repeat_ngram_size")}
+        for name, values in {**whole, "max_length": lengths}.items():
+            check_whole(name, values)
         if self.beam_size < 1:
             raise ConfigError(f"beam_size must be at least 1, found {self.beam_size}")
         if not 1 <= self.n_best <= self.beam_size:
             raise ConfigError(f"n_best must be 1 to beam_size ({self.beam_size}), found {self.n_best}")
-        lengths = [self.max_length] if isinstance(self.max_length, int) else self.max_length
         for name, values in (
             ("max_length", lengths),
             ("min_length", [self.min_length]),
@@ -82,6 +102,10 @@ class DecodingOptions:
         ):
             if not all(0 <= value < math.inf for value in values):
                 raise ConfigError(f"{name} must be at least 0, found {next(v for v in values if not 0 <= v < math.inf)}")
+        try:
+            length_penalty(max(lengths, default=0), self.length_penalty)
+        except OverflowError:
+            raise ConfigError(f"length_penalty {self.length_penalty}: too large for {max(lengths)} tokens") from None
         if not self.patience > 0:
             raise ConfigError(f"patience must be greater than 0, found {self.patience}")
         if self.coverage_penalty and self.source_lengths is None:

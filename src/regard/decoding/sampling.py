@@ -26,11 +26,14 @@ from regard.decoding.hypotheses import (
     ranking_score,
     reorder_state,
 )
-from regard.decoding.options import BatchedOptions, DecodingOptions
+from regard.decoding.options import BatchedOptions, DecodingOptions, check_whole
 from regard.decoding.penalties import length_penalty
 from regard.decoding.protocol import AnyState, GreedySearch, Hypothesis, Step
 from regard.errors import ConfigError, ShapeError
 from regard.ops.kernels.greedy_cpu import GreedyRules, GreedyTokens
+
+COLDEST = 1e-30
+"""Lower temperatures are counted as this one: the most probable token."""
 
 
 @torch.inference_mode()
@@ -128,6 +131,8 @@ class SamplingOptions:
     num_samples: int = 1
 
     def __post_init__(self) -> None:
+        for name in ("top_k", "num_samples"):
+            check_whole(name, [getattr(self, name)])
         if not 0 < self.temperature < math.inf:
             raise ConfigError(f"temperature must be greater than 0, found {self.temperature} (greedy search is the limit at 0)")
         if self.top_k < 0:
@@ -215,8 +220,8 @@ def draw_token(log_probs: Tensor, uniform: Tensor, sampling: SamplingOptions) ->
         log_probs = log_probs.gather(-1, tokens)
     elif sampling.top_p < 1:
         log_probs, tokens = log_probs.sort(dim=-1, descending=True, stable=True)
-    # Subtract the maximum before the division, so that a low temperature cannot push all of them to -inf.
-    probs = ((log_probs - log_probs.amax(-1, keepdim=True)) / sampling.temperature).softmax(-1)
+    # Subtract the maximum before the division, so that a low temperature cannot push all of them to -inf, nor be 0 in single precision.
+    probs = ((log_probs - log_probs.amax(-1, keepdim=True)) / max(sampling.temperature, COLDEST)).softmax(-1)
     if sampling.top_p < 1:
         probs = probs.masked_fill(probs.cumsum(-1) - probs >= sampling.top_p, 0.0)
     passed = probs.cumsum(-1)

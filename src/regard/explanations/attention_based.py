@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Any, NamedTuple, cast
 
 import torch
@@ -15,6 +15,7 @@ from regard.errors import ConfigError
 from regard.explanations.batches import CaptionBatch, LabelBatch, LanguageBatch, ModelBatch, TranslationBatch
 from regard.explanations.gradients import each_output, outside_inference, recording
 from regard.explanations.input_pairs import TwoInputBatch
+from regard.explanations.patches import hooked, patched
 from regard.models import CrossedSourceAttention, Decoder, DecoderLayer, SourceAttention
 from regard.models.cross_attention import SourcePairAttention
 from regard.models.rnn_attention import TwoAttentions
@@ -215,8 +216,8 @@ def _read(batch: ModelBatch, attention: nn.Module, method: str) -> _Reading:
 def _read_heads(batch: ModelBatch, attention: MultiHeadAttention) -> _Reading:
     values, contexts = [], []
     with ExitStack() as stack:
-        stack.enter_context(_hook(attention.value, lambda args, out: values.append(out)))
-        stack.enter_context(_hook(attention.output, lambda args, out: contexts.append(args[0])))
+        stack.enter_context(hooked(attention.value, lambda args, out: values.append(out)))
+        stack.enter_context(hooked(attention.output, lambda args, out: contexts.append(args[0])))
         recorded = stack.enter_context(record_weights())
         log_probs = batch.log_probs()
     weights = torch.cat([each.weights for each in recorded if each.attention is attention], 2)  # (B, H, T, S)
@@ -249,14 +250,16 @@ def mapped_values(attention: MultiHeadAttention, values: Tensor) -> Tensor:
 
 
 def _read_single(batch: ModelBatch, attention: Attention, method: str) -> _Reading:
-    areas, memory = attention.areas, attention.memory
-    given, weights = [], []
+    areas, given, weights = attention.areas, [], []
 
-    def noted(key: Tensor, value: Tensor | None = None, *, key_mask: Tensor | None = None) -> Any:
-        given.append(key if value is None else value)
-        return memory(key, value, key_mask=key_mask)
+    def noting(memory: Callable[..., Any]) -> Callable[..., Any]:
+        def noted(key: Tensor, value: Tensor | None = None, *, key_mask: Tensor | None = None) -> Any:
+            given.append(key if value is None else value)
+            return memory(key, value, key_mask=key_mask)
 
-    with _replaced(attention, "memory", noted), _hook(attention.dropout, lambda args, out: weights.append(args[0])):
+        return noted
+
+    with patched(attention, "memory", noting), hooked(attention.dropout, lambda args, out: weights.append(args[0])):
         log_probs = batch.log_probs()
     if method.startswith("gradient") and not all(one.requires_grad for one in weights):
         raise ConfigError(f"{method}: hard attention selects one position, which has no gradient; take another method")
@@ -282,7 +285,7 @@ def _project(areas: Areas, weights: Tensor, mode: str) -> Tensor:
 
 def _read_hops(batch: LabelBatch, attention: StructuredAttention) -> _Reading:
     states: list[Tensor] = []
-    with _hook(attention, lambda args, out: states.append(args[0].detach())):
+    with hooked(attention, lambda args, out: states.append(args[0].detach())):
         found = batch.model.classify(batch.tokens, batch.lengths, need_weights=True)
     log_probs = found.logits.log_softmax(-1).gather(1, batch.labels.unsqueeze(1))
     weights = [cast(Tensor, text.weights) for text in found.pooled]  # (B, R, S) of each text
@@ -300,13 +303,16 @@ def _read_hops(batch: LabelBatch, attention: StructuredAttention) -> _Reading:
 
 
 def _read_past(batch: LanguageBatch, attention: KeyValueAttention) -> _Reading:
-    step, states, sums = attention.step, list[Tensor](), list[Tensor]()
+    states, sums = list[Tensor](), list[Tensor]()
 
-    def noted(new: Tensor, memory: Any, **settings: Any) -> Any:
-        states.append(new.detach())
-        return step(new, memory, **settings)
+    def noting(step: Callable[..., Any]) -> Callable[..., Any]:
+        def noted(new: Tensor, memory: Any, **settings: Any) -> Any:
+            states.append(new.detach())
+            return step(new, memory, **settings)
 
-    with _replaced(attention, "step", noted), _hook(attention.read, lambda args, out: sums.append(args[0])):
+        return noted
+
+    with patched(attention, "step", noting), hooked(attention.read, lambda args, out: sums.append(args[0])):
         log_probs = batch.log_probs()
     weights = attention_weights(batch)  # (B, T, T)
     size = attention.input_dim // attention.parts
@@ -324,21 +330,3 @@ def _pooling_weights(batch: LabelBatch) -> Tensor | None:
     parts = [part.mean(1, keepdim=True) for part in found if part is not None]
     # Of two texts both have weights or neither; each of their rows sums to 1.
     return torch.cat(parts, 2) / len(parts) if parts else None
-
-
-@contextmanager
-def _hook(module: nn.Module, note: Callable[[tuple[Any, ...], Any], Any]) -> Iterator[None]:
-    handle = module.register_forward_hook(lambda _, args, out: (note(args, out), None)[1])
-    try:
-        yield
-    finally:
-        handle.remove()
-
-
-@contextmanager
-def _replaced(module: nn.Module, name: str, function: Callable[..., Any]) -> Iterator[None]:
-    module.__dict__[name] = function
-    try:
-        yield
-    finally:
-        del module.__dict__[name]

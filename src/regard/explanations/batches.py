@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from regard import ops
 from regard.errors import ConfigError
+from regard.explanations.patches import patched
 from regard.models import (
     CaptionModel,
     DecoderOutput,
@@ -115,19 +116,18 @@ class ModelBatch(ABC):
 @contextmanager
 def _reading(module: nn.Module, given: Sequence[Tensor], vectors: Sequence[Tensor]) -> Iterator[None]:
     """Make an embedding return these vectors for these tensors; other calls are unchanged."""
-    original = module.forward
 
-    def forward(read: Tensor) -> Tensor:
-        for one, found in zip(given, vectors, strict=True):
-            if read is one:
-                return found
-        return original(read)
+    def make(original: Callable[..., Any]) -> Callable[..., Any]:
+        def forward(read: Tensor) -> Tensor:
+            for one, found in zip(given, vectors, strict=True):
+                if read is one:
+                    return found
+            return original(read)
 
-    module.__dict__["forward"] = forward
-    try:
+        return forward
+
+    with patched(module, "forward", make):
         yield
-    finally:
-        del module.__dict__["forward"]
 
 
 def check_model(model: nn.Module) -> None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Self, cast
 
 import torch
@@ -14,6 +15,7 @@ from torch import Tensor, nn
 from regard import ops
 from regard.errors import ConfigError, DataError
 from regard.explanations.batches import TranslationBatch, check_model, take_away
+from regard.explanations.patches import patched
 from regard.models import TwoInputRecurrent, TwoInputTransformer
 from regard.models.image_embedding import ImageEmbedding
 from regard.models.input_rows import END, TwoInputs, join_rows, split_inputs
@@ -152,14 +154,11 @@ def _returning(embeddings: tuple[nn.Module, nn.Module], vectors: tuple[Tensor, T
     waiting: dict[nn.Module, list[Tensor]] = {}
     for module, given in zip(embeddings, vectors, strict=True):
         waiting.setdefault(module, []).append(given)
-    for module, left in waiting.items():
 
-        def forward(*read: Tensor, left: list[Tensor] = left, original: Any = module.forward) -> Tensor:
-            return left.pop(0) if left else original(*read)
+    def make(original: Callable[..., Any], left: list[Tensor]) -> Callable[..., Any]:
+        return lambda *read: left.pop(0) if left else original(*read)
 
-        module.__dict__["forward"] = forward
-    try:
+    with ExitStack() as patches:
+        for module, left in waiting.items():
+            patches.enter_context(patched(module, "forward", partial(make, left=left)))
         yield
-    finally:
-        for module in waiting:
-            del module.__dict__["forward"]

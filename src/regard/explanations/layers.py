@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from regard.attention import HeadMemory, MultiHeadAttention
 from regard.errors import ConfigError
 from regard.explanations.batches import ModelBatch
+from regard.explanations.patches import hooked
 from regard.models import (
     CrossedEncoderLayer,
     Decoder,
@@ -93,7 +94,7 @@ def record_layers(batch: ModelBatch, method: str) -> list[tuple[Sublayer, ...]]:
     with ExitStack() as stack, torch.no_grad():
         for module in batch.model.modules():
             if isinstance(module, EncoderLayer | CrossedEncoderLayer | DecoderLayer):
-                stack.callback(module.register_forward_pre_hook(lambda called, args: calls.append((called, args))).remove)
+                stack.enter_context(hooked(module, lambda args, _, called=module: calls.append((called, args))))
         batch.log_probs()
     written = hasattr(batch.model, "decoder")
     if not calls or (written and not any(isinstance(module, DecoderLayer) for module, _ in calls)):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from regard.viewer import AttentionRecord, PredictionRecord
@@ -27,11 +28,19 @@ def class_names(model: Any, count: int) -> list[str]:
         ['crane', 'crane (1)', '2']
     """
     known = getattr(getattr(model, "config", None), "id2label", None) or {}
-    names = list[str]()
+    names = dict[str, None]()
     for number in range(count):
         name = str(known.get(number, number))
-        names.append(f"{name} ({number})" if name in names else name)
-    return names
+        names[f"{name} ({number})" if name in names else name] = None
+    return list(names)
+
+
+def real_outputs(tokenizer: Any, written: Tensor) -> Tensor:
+    """Return which tokens (B, T) that a decoder reads are none of padding, bool; the first, which starts the output, may be that token."""
+    real = torch.ones_like(written, dtype=torch.bool)
+    if tokenizer.pad_token_id is not None:
+        real[:, 1:] = written[:, 1:] != tokenizer.pad_token_id
+    return real
 
 
 def add_prediction(record: AttentionRecord, model: Any, logits: Tensor | None, tokenizer: Any = None) -> AttentionRecord:
@@ -61,8 +70,13 @@ def add_prediction(record: AttentionRecord, model: Any, logits: Tensor | None, t
 
 
 def is_of_tokens(model: Any, logits: Tensor) -> bool:
-    """Return whether the last axis of logits is the model's vocabulary, rather than classes."""
-    return logits.shape[-1] == getattr(getattr(model, "config", None), "vocab_size", None)
+    """Return whether the last axis of logits is the model's vocabulary, rather than classes.
+
+    A configuration of several parts, such as a picture's and a text's, has no `vocab_size` of its own: the output layer tells.
+    """
+    table = getattr(getattr(model, "get_output_embeddings", lambda: None)(), "weight", None)
+    sizes = (getattr(getattr(model, "config", None), "vocab_size", None), None if table is None else table.shape[0])
+    return logits.shape[-1] in sizes
 
 
 def most_probable(logits: Tensor, tokenizer: Any) -> list[list[tuple[str, float]]]:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from regard.errors import ConfigError, DataError, missing_extra, shortened, shown
 from regard.observe.explained import add_explanations
-from regard.observe.predictions import add_prediction, generates
+from regard.observe.predictions import add_prediction, generates, real_outputs
 from regard.observe.pretrained_batch import PretrainedBatch, image_batch, text_batch
 from regard.observe.recording import Recording
 from regard.observe.watch import watch
@@ -76,9 +76,7 @@ def watch_text(model: Any, tokenizer: Any, texts: Texts) -> Watched:
     if not writes:
         return Watched(seen, keys, None, inputs, logits)
     written = inputs["decoder_input_ids"]
-    # The first token starts the output, and may be the padding token.
-    real = written != tokenizer.pad_token_id
-    real[:, 0] = True
+    real = real_outputs(tokenizer, written)
     return Watched(seen, keys, [_tokens(tokenizer, ids, mask) for ids, mask in zip(written, real, strict=True)], inputs, logits)
 
 
@@ -243,12 +241,27 @@ def _encode(model: nn.Module, tokenizer: Any, texts: Sequence[str], seconds: Seq
     given = [list(texts), list(seconds)] if seconds else [list(texts)]
     inputs = _on_device(model, tokenizer(*given, return_tensors="pt", padding=len(texts) > 1))
     length = inputs["input_ids"].shape[1]
-    most = getattr(getattr(model, "config", None), "max_position_embeddings", None)
     if not length:
         raise DataError(f"text: {texts[0]!r} has no tokens")
-    if isinstance(most, int) and length > most:
-        raise DataError(f"text: {length} tokens, and the model takes at most {most}")
+    _check_length("text", length, _part(model, "encoder"))
     return inputs
+
+
+def _part(model: Any, name: str) -> Any:
+    # The half of a model that was made of two, each with its own configuration; else the model.
+    own = getattr(getattr(model, "config", None), name, None)
+    return getattr(model, name) if hasattr(own, "max_position_embeddings") else model
+
+
+def _check_length(what: str, length: int, model: Any) -> None:
+    config, key = getattr(model, "config", None), "max_position_embeddings"
+    most = getattr(config, key, None) or getattr(getattr(config, "text_config", None), key, None)
+    for name, table in model.named_modules():
+        # Positions of the RoBERTa family begin behind the index of padding.
+        if name.endswith("position_embeddings") and isinstance(table, nn.Embedding) and table.padding_idx is not None:
+            most = min(most or table.num_embeddings, table.num_embeddings - table.padding_idx - 1)
+    if isinstance(most, int) and length > most:
+        raise DataError(f"{what}: {length} tokens, and the model takes at most {most}")
 
 
 def _decoder_inputs(model: Any, tokenizer: Any, inputs: Mapping[str, Tensor], outputs: Sequence[str]) -> Tensor:
@@ -258,6 +271,7 @@ def _decoder_inputs(model: Any, tokenizer: Any, inputs: Mapping[str, Tensor], ou
     if not outputs:
         return model.generate(**inputs, do_sample=False, num_beams=1)[:, :-1]
     labels = _on_device(model, tokenizer(text_target=list(outputs), return_tensors="pt", padding=len(outputs) > 1))["input_ids"]
+    _check_length("output", labels.shape[1], _part(model, "decoder"))
     prepare, start = (getattr(model, name, None) for name in ("prepare_decoder_input_ids_from_labels", "generation_config"))
     try:
         if prepare is not None:

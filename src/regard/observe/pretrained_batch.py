@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from regard.errors import ConfigError
 from regard.explanations import ModelBatch
-from regard.observe.predictions import class_names, generates, is_of_tokens, most_probable, token_names
+from regard.observe.predictions import class_names, generates, is_of_tokens, most_probable, real_outputs, token_names
 
 OTHERS = ("regression", "multi_label_classification")
 """Problem types of Hugging Face classifiers whose outputs are no probabilities of one class."""
@@ -155,8 +155,7 @@ def text_batch(model: Any, tokenizer: Any, inputs: Mapping[str, Tensor]) -> Pret
     written = inputs.get("decoder_input_ids", ids if generates(model) else None)
     real = mask.bool()
     if "decoder_input_ids" in inputs:
-        real = inputs["decoder_input_ids"] != tokenizer.pad_token_id
-        real[:, 0] = True
+        real = real_outputs(tokenizer, inputs["decoder_input_ids"])
     # Marian, Pegasus and MVP scale the vectors of tokens, but not vectors in their place.
     encoder = model.get_encoder() if "decoder_input_ids" in inputs and hasattr(model, "get_encoder") else None
     scale = float(getattr(encoder, "embed_scale", None) or 1.0)
@@ -175,7 +174,8 @@ def text_batch(model: Any, tokenizer: Any, inputs: Mapping[str, Tensor]) -> Pret
     labels = class_names(model, logits.shape[-1])
     if logits.shape[1] == 1:
         return replace(batch, names=[[labels[number] for number in own] for own in goals])
-    tokens = [token_names(tokenizer, row[own].tolist()) for row, own in zip(ids, batch.real, strict=True)]
+    read = inputs.get("decoder_input_ids", ids)
+    tokens = [token_names(tokenizer, row[own].tolist()) for row, own in zip(read, batch.real, strict=True)]
     names = [[f"{token}: {labels[n]}" for token, n in zip(own, row, strict=True)] for own, row in zip(tokens, goals, strict=True)]
     return replace(batch, rows="predicted label", names=names)
 

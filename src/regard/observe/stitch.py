@@ -30,6 +30,9 @@ def stitched(calls: Sequence[AttentionCall]) -> list[AttentionCall]:
     Args:
         calls: of any layers, in order.
 
+    Raises:
+        ConfigError: a layer ran several times in each step of a generation.
+
     Returns:
         One call per layer and generation, in order of their starts, with weights (B, H, T, S) over all T queries and S keys; a key that did
         not exist yet has weight 0.
@@ -51,6 +54,8 @@ def grouped(calls: Sequence[AttentionCall]) -> list[list[AttentionCall]]:
         group = open_.get(call.layer)
         if call.kind == "self":
             before = found = _continues(group, call)
+            if group is not None and found == "on":
+                _check_once_per_step(group, call)
         else:
             found = _continues_across(group, call, before)
             before = None
@@ -85,6 +90,16 @@ def _has_cache(group: list[AttentionCall], call: AttentionCall) -> bool:
     if queries == 1:  # a step of a generation; a sliding cache is cut once, behind a prompt
         return keys >= before or rows > 1
     return keys == before + queries or (keys == before and done + queries <= keys)
+
+
+def _check_once_per_step(group: list[AttentionCall], call: AttentionCall) -> None:
+    # The cache of a step only grows, or has stopped growing for good, unless a step runs the module twice.
+    keys = [each.weights.shape[3] for each in (*group[-2:], call) if each.weights.shape[2] == 1]
+    if len(keys) == 3 and keys[0] == keys[1] < keys[2]:
+        raise ConfigError(
+            f"{call.layer}: the steps of this generation have {keys[0]}, {keys[1]} and {keys[2]} keys: it runs several times in a step, as "
+            "a layer that is shared, and its calls make no one map; look at `calls`"
+        )
 
 
 def _leaves_rest(call: AttentionCall, count: int) -> bool:
@@ -157,7 +172,7 @@ def of_beams(calls: Sequence[AttentionCall], beams: Tensor) -> list[AttentionCal
 
     Raises:
         ShapeError: fewer steps than a layer ran; the message holds both numbers.
-        ConfigError: the steps ran without a cache.
+        ConfigError: the steps ran without a cache, or a layer several times in each.
     """
     last: dict[str, AttentionCall] = {}
     for call in calls:

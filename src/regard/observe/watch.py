@@ -134,17 +134,18 @@ def chosen_modules(model: nn.Module, layers: str | Collection[str] | None) -> di
         ['1', '1.out_proj']
     """
     # A compiled model that runs uncompiled has its original names.
-    names = {id(module): name.replace("_orig_mod.", "").removesuffix("_orig_mod") for name, module in model.named_modules()}
+    found = model.named_modules(remove_duplicate=layers is None)  # a module that is used twice is found by each of its names
+    names = [(id(module), name.replace("_orig_mod.", "").removesuffix("_orig_mod")) for name, module in found]
     if layers is None:
-        return {key: name or type(model).__name__ for key, name in names.items()}
+        return {key: name or type(model).__name__ for key, name in names}
     patterns: list[Any] = [layers] if isinstance(layers, str) or not isinstance(layers, Iterable) else list(layers)
     for pattern in patterns:
         if not isinstance(pattern, str):
             raise ConfigError(f"watch: layers: expected names of modules such as 'decoder.*', found {shown(pattern)}")
-        if not any(fnmatchcase(name, pattern) for name in names.values() if name):
+        if not any(fnmatchcase(name, pattern) for _, name in names if name):
             known = listed(_attending(model), most=6) or "none by name"
             raise ConfigError(f"watch: layers: {shown(pattern)} is the name of no module; modules that attend: {known}")
-    return {key: name for key, name in names.items() if any(_matches(name, pattern) for pattern in patterns)}
+    return {key: name for key, name in reversed(names) if any(_matches(name, pattern) for pattern in patterns)}
 
 
 def _attending(model: nn.Module) -> list[str]:

@@ -90,6 +90,28 @@ class Glossary:
         return size, target
 
 
+Terms = Glossary | Sequence[Glossary] | None
+
+
+def check_forced(lines: int, prefixes: Sequence[str] | None, terms: Terms) -> None:
+    """Check that there is a prefix, or a glossary, for each of a number of lines, if any are given.
+
+    Raises:
+        ConfigError: there is not; one text, whose letters would be taken for prefixes; or an item of another type.
+
+    Example:
+        >>> check_forced(2, "de", None)
+        Traceback (most recent call last):
+            ...
+        regard.errors.ConfigError: prefixes: expected a list of 2 texts, one per line, found 'de'
+    """
+    of_all = terms is None or isinstance(terms, Glossary)
+    for name, what, given, kind in (("prefixes", "texts", prefixes, str), ("terms", "glossaries", None if of_all else terms, Glossary)):
+        fits = given is None or (isinstance(given, Sequence) and not isinstance(given, str) and len(given) == lines)
+        if not fits or any(not isinstance(one, kind) for one in given or ()):
+            raise ConfigError(f"{name}: expected a list of {lines} {what}, one per line, found {shown(given)}")
+
+
 def read_terms(path: Path) -> list[Term]:
     """Read a term file: a source, a tab and the required translation per line; blank lines are skipped.
 

@@ -23,7 +23,7 @@ from regard.decoding import ForcedPhrases, Hypothesis, Phrase, SamplingOptions
 from regard.errors import ConfigError, DataError
 from regard.ops import OutputShortlist
 from regard.tasks.confidence import Calibration, read_calibration
-from regard.tasks.forced_text import MIN_BEAM, ForcedText, Glossary
+from regard.tasks.forced_text import MIN_BEAM, ForcedText, Glossary, Terms, check_forced
 from regard.tasks.long_lines import divide_line, surely_long
 from regard.tasks.predict import Generation, Predictor, check_texts, collector_paused, hypotheses_json, longest_first, predict
 from regard.tasks.run_folder import device_of
@@ -31,8 +31,6 @@ from regard.tasks.translation_run import TranslationRun, open_ensemble
 
 if TYPE_CHECKING:
     from regard.viewer import AttentionRecord
-
-Terms = Glossary | Sequence[Glossary] | None
 
 
 class Translation(NamedTuple):
@@ -170,6 +168,7 @@ class Translator(Predictor[TranslationRun]):
             DataError: a line lacks an input.
         """
         check_texts("translate", lines)
+        check_forced(len(lines), prefixes, terms)
         decoding = decoding or self.run.config.decoding
         check_decoding(self.run.config, decoding, attends=self.run.model.attends)
         if decoding.shortlist:
@@ -298,6 +297,7 @@ class Translator(Predictor[TranslationRun]):
         if not self.run.model.attends:
             raise ConfigError("keep tags: this model has no attention over the source to place them by")
         check_texts("translate_tagged", lines)
+        check_forced(len(lines), prefixes, terms)
         marked = [split_markup(line) for line in lines]
         plain = [line.plain for line in marked]
         prefixes = prefixes and [split_markup(text).plain for text in prefixes]  # their tags come with the line's

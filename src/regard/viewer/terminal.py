@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from regard.errors import DataError
 from regard.viewer.record import AttentionRecord, Matrix
-from regard.viewer.text import clusters, display_width, fit_width, plain_text
+from regard.viewer.text import clusters, display_width, fit_width, isolated, plain_text
 
 SHADES = "·░▒▓█"
 # Lower bound of each shade, relative to the largest weight.
@@ -98,7 +98,7 @@ def _header(tokens: list[str], cells: list[int], label: int) -> list[str]:
 def _row(matrix: Matrix, row: int, name: tuple[str, int], cells: list[int], *, top: float, width: int, color: bool) -> str:
     text, label = fit_width(*name), name[1]
     weights = matrix.weights[row]
-    line = " " * (label - display_width(text)) + text + " "
+    line = " " * (label - display_width(text)) + isolated(text) + " "
     used = label + 1 + sum(cells)
     for weight, cell in zip(weights, cells, strict=False):
         left = (cell - 2) // 2
@@ -107,7 +107,7 @@ def _row(matrix: Matrix, row: int, name: tuple[str, int], cells: list[int], *, t
     number = f" {weights[best]:.2f}" if weights[best] >= 0.01 else f" {weights[best]:.2g}"
     room = width - used - 1 - len(number)
     if room >= 3 and weights[best] > 0:
-        line += " " + fit_width(matrix.key[best], min(room, MAX_LABEL)) + number
+        line += " " + isolated(fit_width(matrix.key[best], min(room, MAX_LABEL))) + number
     return line
 
 
@@ -119,7 +119,7 @@ def _shade(weight: float, top: float, color: bool) -> str:
 
 def _centre(text: str, cell: int) -> str:
     left = max(0, (cell - max(1, display_width(text))) // 2)
-    return " " * left + text + " " * (cell - left - display_width(text))
+    return " " * left + isolated(text) + " " * (cell - left - display_width(text))
 
 
 def _legend(top: float, width: int, color: bool) -> list[str]:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 # Joiners shape letters and emoji (Persian words, families); unlike other format characters they cannot reorder text.
 JOINERS = "\u200c\u200d"
+ISOLATES = "\u2068\u2069"
 EMPTY = "\u2205"
 
 
@@ -84,6 +85,19 @@ def clusters(text: str) -> list[str]:
     return parts
 
 
+def isolated(text: str) -> str:
+    r"""Return text that keeps its place in a line of a terminal: right-to-left text between U+2068 and U+2069, which have no width.
+
+    Without them the neighbours of such words change places with them, and columns get each other's labels (Unicode Standard Annex 9).
+
+    Example:
+        >>> isolated("der"), ascii(isolated("\u05d0"))
+        ('der', "'\\u2068\\u05d0\\u2069'")
+    """
+    first, last = ISOLATES
+    return f"{first}{text}{last}" if any(unicodedata.bidirectional(letter) in ("R", "AL", "AN") for letter in text) else text
+
+
 def display_width(text: str) -> int:
     r"""Return the terminal width of a text: 2 for a wide (East Asian) character, 0 for a combining mark, else 1.
 
@@ -141,11 +155,12 @@ def aligned(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     lines = [columns, *rows]
     widths = [max(map(display_width, column)) for column in zip(*lines, strict=True)]
     return [
-        "  ".join(cell + " " * (width - display_width(cell)) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines
+        "  ".join(isolated(cell) + " " * (width - display_width(cell)) for cell, width in zip(line, widths, strict=True)).rstrip()
+        for line in lines
     ]
 
 
 def _width(character: str) -> int:
-    if unicodedata.category(character) in ("Mn", "Me") or character in JOINERS:
+    if unicodedata.category(character) in ("Mn", "Me") or character in JOINERS or character in ISOLATES:
         return 0
     return 2 if unicodedata.east_asian_width(character) in "WF" else 1
