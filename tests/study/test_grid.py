@@ -21,7 +21,7 @@ import yaml
 
 from regard import progress
 from regard.config import load_config
-from regard.config.study import StudyConfig, VariantConfig, load_study
+from regard.config.study import StudyConfig, VariantConfig, load_study, study_cells
 from regard.errors import ConfigError, DataError, TrainingError
 from regard.jobs import WorkerLost
 from regard.study import build_report, run_study, write_report
@@ -692,6 +692,33 @@ def test_torchrun_is_told_of_workers(
     assert (code, err) == (2, "regard: error: compare: torchrun starts it several times; give it --workers N instead\n")
 
 
+def test_a_line_of_a_log_that_was_cut_off_does_not_stop_a_study(tmp_path: Path, data: Path) -> None:
+    study, out = load_study(written(tmp_path, data, **ALONE)), tmp_path / "out"
+    assert run_study(study, out, beside=tmp_path, train=train_here) == 0
+    [run] = (out / "runs").glob("*/")
+    [result] = (out / "results").glob("*.json")
+    expected = json.loads(result.read_text())["scores"]
+    result.unlink()
+    shutil.rmtree(run / "model")
+    log = [line for line in (run / "log.jsonl").read_text().splitlines() if '"done"' not in line]
+    (run / "log.jsonl").write_text("\n".join([*log, '{"event": "save",']))  # as a full disk leaves it
+    assert run_study(study, out, beside=tmp_path, train=train_here) == 0
+    assert json.loads(result.read_text())["scores"] == expected
+
+
+def test_a_report_that_fails_does_not_stop_the_runs_that_are_left(tmp_path: Path, data: Path) -> None:
+    study, out = load_study(written(tmp_path, data, budget={"updates": 1}, seeds=[1, 2])), tmp_path / "out"
+    reported = list[int]()
+
+    def report() -> None:
+        reported.append(1)
+        raise ConfigError("two ways")
+
+    with pytest.raises(ConfigError, match="two ways"):
+        run_study(study, out, beside=tmp_path, train=train_here, on_result=report)
+    assert len(reported) == len(list((out / "results").glob("*.json"))) == len(study_cells(study)) > 1
+
+
 def test_a_budget_of_tokens_becomes_updates(tmp_path: Path, data: Path) -> None:
     study = load_study(written(tmp_path, data, budget={"tokens": 2000}, **ALONE))
     assert run_study(study, tmp_path / "out", beside=tmp_path, train=train_here) == 0
@@ -700,6 +727,9 @@ def test_a_budget_of_tokens_becomes_updates(tmp_path: Path, data: Path) -> None:
     assert 100 < a_batch <= 300  # batches of at most 300 padded tokens
     [row] = build_report(study, tmp_path / "out", samples=1).rows
     assert row.figures["updates"] == round(2000 / a_batch)
+    # Another seed, also in front, has as many updates.
+    more = study.model_copy(update={"seeds": [0, *study.seeds]})
+    check_study(more, tmp_path / "out", beside=tmp_path)
 
 
 def test_a_budget_of_seconds_becomes_updates(tmp_path: Path, data: Path) -> None:

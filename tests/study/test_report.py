@@ -270,6 +270,14 @@ def test_the_published_difference_is_that_of_the_figures_unless_said(tmp_path: P
     assert [row.published for row in rows] == ["+0.21", None, "+9 elsewhere", "+9 elsewhere"]
 
 
+def test_a_published_difference_is_positive_if_it_is_better_also_where_lower_is(tmp_path: Path) -> None:
+    put(tmp_path, "lm", "a", "plain", 1, [(9.0, 3.0), (6.0, 3.0)])
+    study = study_of("lm", {"says": "it helps", "better": "good", "than": "plain", "data": ["a"]})
+    data = {**study.data, "a": study.data["a"].model_copy(update={"published": {"good": 80.0, "plain": 100.0}})}
+    [row] = build_report(study.model_copy(update={"data": data}), tmp_path, samples=1).findings
+    assert row.published == "+20"
+
+
 def test_a_study_without_hypotheses_says_nothing_of_them(tmp_path: Path) -> None:
     put(tmp_path, "classification", "a", "plain", 1, right(3))
     report = build_report(study_of("classification"), tmp_path, samples=1)
@@ -315,6 +323,7 @@ def test_rows_by_length_that_not_all_runs_have_are_left_out(tmp_path: Path) -> N
     [
         ("possible:no", "possible:no|attention:layer 2, head 1", r"\(possible:no and possible:no\|attention\)"),
         ("tok:13a", "tok:zh", r"\(tok:13a and tok:zh\)"),
+        ("pairs:3/5", "pairs:3/6", r"\(pairs:/5 and pairs:/6\)"),
         (None, "tok:13a", r"\(not known and tok:13a\)"),
     ],
 )
@@ -329,7 +338,8 @@ def test_scores_measured_in_two_ways_are_not_averaged(tmp_path: Path, first: str
 
 
 def test_values_that_each_run_has_for_itself_do_not_count(tmp_path: Path) -> None:
-    for seed, signature in ((1, "n:60|ci95:wilson 10.00-20.00|attention:layer 1"), (2, "n:60|ci95:wilson 30.00-40.00|attention:layer 2")):
+    own = ("pairs:57/60|ci95:wilson 10.00-20.00|attention:layer 1", "pairs:60/60|ci95:wilson 30.00-40.00|attention:layer 2")
+    for seed, signature in enumerate(own, start=1):
         put(tmp_path, "classification", "a", "plain", seed, right(20))
         path = result_file(tmp_path, StudyCell(data="a", variant="plain", seed=seed))
         path.write_text(json.dumps({**json.loads(path.read_text()), "signatures": {"accuracy": signature}}))

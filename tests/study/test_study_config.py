@@ -121,6 +121,8 @@ def test_the_folder_of_the_data_is_said_outside_the_study(tmp_path: Path) -> Non
     path = written(tmp_path, data={"copy": {"settings": {"data": {"source": "{data}/a.gz"}}, "test": {"source": "{data}/c"}}})
     with pytest.raises(ConfigError, match=r"\{data\}/a\.gz: name the folder of the data sets, by --data FOLDER or as REGARD_DATA"):
         load_study(path)
+    load_study(written(tmp_path, scales={"large": {}, "huge": {"data": {"copy": {"test": {"source": "{data}/c"}}}}}), scale="large")
+    path = written(tmp_path, data={"copy": {"settings": {"data": {"source": "{data}/a.gz"}}, "test": {"source": "{data}/c"}}})
     study = load_study(path, data="/sets")
     assert study.data["copy"].test["source"] == "/sets/c"
     assert study.data["copy"].settings["data"]["source"] == "/sets/a.gz"

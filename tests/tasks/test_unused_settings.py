@@ -145,6 +145,8 @@ def test_only_what_a_variant_says_is_named() -> None:
     common = {"settings": {"model": {"attention": "none"}, "training": {"rho": 0.5}}}
     study = validate({**tree, **common, "variants": {"x": {}, "y": order}}, "here", kind=StudyConfig)
     assert unused_in_study(study, beside=Path()) == ["a-y-1: model.order=3 has no effect: model.attention=none"]
+    study = validate({**tree, **common, "variants": {"x": {}, "y": {**order, "seeds": [2]}}}, "here", kind=StudyConfig)
+    assert unused_in_study(study, beside=Path()) == ["a-y-2: model.order=3 has no effect: model.attention=none"]
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "studies").glob("*.yaml")), ids=lambda path: path.stem)

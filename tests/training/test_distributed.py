@@ -25,6 +25,7 @@ TRIALS: dict[str, dict[str, Any]] = {
     "ddp bf16": {"precision": "bf16"},
     "ddp fp16 accumulated": {"precision": "fp16", "gradient_accumulation_steps": 2, "epochs": 5},
     "fsdp": {"distributed": "fsdp", "ema_decay": 0.9},
+    "fsdp in parts": {"distributed": "fsdp", "micro_batches": 4},
     "fsdp fp16 accumulated": {"distributed": "fsdp", "precision": "fp16", "gradient_accumulation_steps": 2, "epochs": 5},
 }
 

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 import resource
+import time
 from pathlib import Path
 
 import pytest
+from torch import nn
 
 from regard import progress
 from regard.errors import WriteError
+from regard.training import train
 from regard.training.log import RunLog
 from regard.training.training_job import Progress
 from tests.training import tiny
@@ -60,6 +64,7 @@ def test_a_training_line_tells_what_is_needed(tmp_path: Path) -> None:
         "learning_rate",
         "gradient_norm",
         "tokens_per_second",
+        "seconds_per_update",
         "seconds",
         "total",
         "remaining",
@@ -69,6 +74,27 @@ def test_a_training_line_tells_what_is_needed(tmp_path: Path) -> None:
     assert line["loss"] == line["nll"]
     assert 0 < line["accuracy"] < 1
     assert line["tokens_per_second"] == pytest.approx(5 * tiny.EXAMPLES / line["seconds"], rel=0.05)
+    assert line["seconds_per_update"] == pytest.approx(line["seconds"] / 7, rel=0.05)
+
+
+def test_the_time_of_evaluations_is_not_that_of_updates(tmp_path: Path, messages: list[str]) -> None:
+    def slow(name: str) -> None:
+        if name.startswith("save "):
+            time.sleep(0.1)
+
+    job = tiny.job(slow)
+    evaluate = job.evaluate
+
+    def slowly(model: nn.Module) -> dict[str, float]:
+        time.sleep(0.1)
+        return evaluate(model)
+
+    changes = {"max_updates": 20, "epochs": 100, "evaluate_every": 2, "save_every": 4, "log_every": 2}
+    train(tiny.model(), dataclasses.replace(job, evaluate=slowly), config=tiny.config(**changes), folder=tmp_path)
+    [told] = [line for line in messages if line.startswith("expected")]
+    assert float(told.split(" at ")[1].split(" s ")[0]) < 0.05
+    found = [line for text in (tmp_path / "log.jsonl").read_text().splitlines() if (line := json.loads(text))["event"] == "train"]
+    assert max(line["seconds_per_update"] for line in found) < 0.05
 
 
 def test_a_training_is_a_stage_with_its_figures(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -145,6 +146,20 @@ def test_the_mean_of_the_last_evaluations_is_final(tmp_path: Path) -> None:
         expected = torch.stack([file[name].double() for file in files]).mean(0).float()
         torch.testing.assert_close(tensor, expected, rtol=0, atol=1e-8)
     assert json.loads((tmp_path / "model" / "state.json").read_text())["weights"] == "mean of weights"
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_a_mean_without_a_finite_value_is_not_final(tmp_path: Path, value: float) -> None:
+    job, seen = tiny.job(), list[float]()
+
+    def evaluate(model: nn.Module) -> dict[str, float]:
+        seen.append(value if len(seen) == 4 else job.evaluate(model)["loss"])
+        return {"loss": seen[-1]}
+
+    run(tmp_path, replace(job, evaluate=evaluate), max_updates=8, evaluate_every=2, average_checkpoints=4)
+    state = json.loads((tmp_path / "model" / "state.json").read_text())
+    assert (state["mean_value"], state["best_value"]) == (None, min(seen[:4]))
+    assert state["weights"] != "mean of weights"
 
 
 def test_a_mean_worse_than_the_best_evaluation_is_not_final(tmp_path: Path, messages: list[str]) -> None:

@@ -39,7 +39,7 @@ MOMENTS = {
 def lines(folder: Path) -> list[dict[str, Any]]:
     """Return the log's lines on training and evaluation, without what depends on the clock."""
     found = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
-    clock = {"seconds", "tokens_per_second", "remaining"}
+    clock = {"seconds", "seconds_per_update", "tokens_per_second", "remaining"}
     return [{k: v for k, v in line.items() if k not in clock} for line in found if line["event"] in ("train", "evaluate", "done")]
 
 

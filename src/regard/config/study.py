@@ -219,7 +219,8 @@ def load_study(path: str | Path, *, data: str | Path | None = None, scale: str |
     # Drop hypotheses about removed variants or data.
     dropped = {"hypotheses": []} if {"data", "variants"} & set(chosen) else {}
     whole = {**tree, **dropped, **chosen, "settings": merge_configs(study.settings, chosen.get("settings") or {})}
-    return validate(_placed(whole, data, str(path)), f"{path}, scale {scale}", kind=StudyConfig)
+    placed = _placed({**whole, "scales": {}}, data, str(path))  # other scales may be of other data
+    return validate({**placed, "scales": study.scales}, f"{path}, scale {scale}", kind=StudyConfig)
 
 
 def _placed(part: Any, data: str | Path | None, where: str) -> Any:

@@ -38,10 +38,12 @@ def unused_in_study(study: StudyConfig, *, beside: Path) -> list[str]:
         >>> unused_in_study(study, beside=Path())
         ['a-y-1: training.rho=0.9 has no effect: training.optimizer=adamw']
     """
-    notes = []
+    notes, seen = [], set[tuple[str, str]]()
     for cell in study_cells(study):
         own = flatten(study.variants[cell.variant].settings)
-        found = unused_settings(cell_config(study, cell, folder=beside)) if own and cell.seed == study.seeds[0] else {}
+        own = own if (cell.data, cell.variant) not in seen else {}
+        seen.add((cell.data, cell.variant))
+        found = unused_settings(cell_config(study, cell, folder=beside)) if own else {}
         notes += [f"{cell.name}: {note}" for path, note in found.items() if any(f"{key}.".startswith(f"{path}.") for key in own)]
     return notes
 

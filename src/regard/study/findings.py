@@ -158,7 +158,7 @@ def find(study: StudyConfig, found: Found, compare: Compare) -> list[Finding]:
     for hypothesis in study.hypotheses:
         for data in hypothesis.data or study.data:
             compared, seeds = compare(data, hypothesis.better, hypothesis.than)
-            row = Finding(hypothesis.says, data, _published(hypothesis, study.data[data].published), len(seeds))
+            row = Finding(hypothesis.says, data, _published(hypothesis, study.data[data].published, sign), len(seeds))
             if compared is not None:
                 row = _with(row, compared, sign)
             elif seeds:  # one, without scores of items
@@ -188,9 +188,9 @@ def _with(row: Finding, compared: SeedComparison, sign: int) -> Finding:
     )
 
 
-def _published(hypothesis: HypothesisConfig, figures: Mapping[str, float | str]) -> str | None:
-    # The published difference of the hypothesis, otherwise of the two published figures.
+def _published(hypothesis: HypothesisConfig, figures: Mapping[str, float | str], sign: int) -> str | None:
+    # The published difference of the hypothesis, otherwise of the two published figures; positive if it is better.
     one, other = figures.get(hypothesis.better), figures.get(hypothesis.than)
     if hypothesis.published is None and isinstance(one, float | int) and isinstance(other, float | int):
-        return f"{round(one - other, 6):+g}"
+        return f"{sign * round(one - other, 6):+g}"
     return hypothesis.published

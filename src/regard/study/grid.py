@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import itertools
 import json
 import math
 import os
@@ -114,13 +113,13 @@ def run_study(
             ...
         regard.errors.ConfigError: s: data.a.test.text: a.txt: no such file; no run could be measured
     """
-    plan, failed = study_cells(study), list[str]()
+    plan, failed, unreported = study_cells(study), list[str](), list[RegardError]()
     check_study(study, folder, beside=beside)
     _check_test_files(study, beside)
     with run_lock(folder), StopSignal() as stop:
         outdated = Outdated(study, folder, beside=beside)
         outdated.set_aside()
-        for left in (folder / RUNS).glob(".*"):  # copies of a killed study
+        for left in (*(folder / RUNS).glob(".*"), *(folder / TRIALS).glob("tmp*")):  # copies and trials of a killed study
             shutil.rmtree(left, ignore_errors=True)
         waiting = [cell for cell in plan if not _measured(study, folder, cell)]
         pool, cells = pool or Pool(lambda number: _Here(train), 1), {cell.name: cell for cell in plan}
@@ -136,7 +135,7 @@ def run_study(
                     return
                 table.advance(name)
                 if on_result is not None:
-                    on_result()
+                    unreported[:] = _error_of(on_result)
 
             def tick() -> None:
                 table.look()
@@ -152,7 +151,19 @@ def run_study(
             return stop.received
     if failed:
         raise TrainingError(f"{len(failed)} of {len(plan)} runs failed: {', '.join(failed)}; the same command tries them again")
+    if unreported:
+        raise unreported[0]
     return 0
+
+
+def _error_of(act: Callable[[], None]) -> list[RegardError]:
+    # The runs that are left go on.
+    try:
+        act()
+    except RegardError as error:
+        progress.message(f"report: {error}")
+        return [error]
+    return []
 
 
 def do_run(job: Job, train: Trainer) -> Answer:
@@ -319,7 +330,7 @@ def _do(study: StudyConfig, folder: Path, cell: StudyCell, config: RunConfig, tr
     reuse_training(study, folder, cell, config)
     copied = copied_from(folder, cell.name)
     command = train_command(study, _from_here(path), _from_here(run))
-    done_before = (run / "log.jsonl").exists() and any(event["event"] == "done" for event in _events(run))
+    done_before = _was_done(run)
     megabytes = train(command, folder / RUNS / f"{cell.name}.log")
     if changed := difference(tested, TestSets(folder).of(config, test)):
         raise TrainingError(f"data.{cell.data}.test: {', '.join(changed)} changed during the study, whose runs need one test set")
@@ -407,6 +418,15 @@ def _peak(pid: int) -> float | None:
     return next((int(line.split()[1]) / 1024 for line in status.splitlines() if line.startswith("VmHWM:")), None)
 
 
+def _was_done(run: Path) -> bool:
+    # Training drops a line that was cut off, as by a full disk.
+    try:
+        lines = (run / "log.jsonl").read_bytes().splitlines()
+    except OSError:
+        return False
+    return any(line.startswith(b'{"event": "done"') for line in lines)
+
+
 def _events(run: Path) -> list[dict[str, Any]]:
     path = run / "log.jsonl"
     try:
@@ -423,14 +443,8 @@ def _training_figures(run: Path) -> dict[str, Any]:
     updates = max((event["step"] for event in events), default=0)
     ended = next((event for event in reversed(events) if event["event"] == "done"), {})
     figures: dict[str, Any] = {"updates": updates, "curve": curve, "trained_on": ended.get("trained_on")}
-    if len(trained) > 1:
-        steps = [
-            (after["seconds"] - before["seconds"]) / (after["step"] - before["step"])
-            for before, after in itertools.pairwise(trained)
-            if after["step"] > before["step"] and after["seconds"] > before["seconds"]
-        ]
-        figures["tokens_per_second"] = statistics.median(event["tokens_per_second"] for event in trained)
-        figures["seconds_per_update"] = statistics.median(steps) if steps else None
+    if trained:
+        figures |= {name: statistics.median(event[name] for event in trained) for name in ("tokens_per_second", "seconds_per_update")}
     return figures
 
 
@@ -456,7 +470,7 @@ def _known_updates(study: StudyConfig, folder: Path, cell: StudyCell, beside: Pa
 
 def _trial_file(study: StudyConfig, folder: Path, cell: StudyCell, beside: Path) -> Path:
     # One trial for all seeds, and for all variants of the same training.
-    first = cell.model_copy(update={"seed": study.seeds[0]})
+    first = cell.model_copy(update={"seed": 0})
     own = training_settings(cell_config(study, first, folder=beside))
     return folder / TRIALS / f"{cell.data}-{hashlib.sha256(own.encode()).hexdigest()[:16]}.json"
 

@@ -209,9 +209,10 @@ def checkpoint_selection(run: Path, test: Mapping[str, str], *, metric: str | No
     data = translator.run.config.data
     if data.valid_source is None:
         raise ConfigError(f"{run}: a study of checkpoints needs data.valid_source and data.valid_target")
+    valid = read_pairs(data.valid_source, data.valid_target, data.valid_second_source, languages=data.languages)
     sets = [
-        read_pairs(data.valid_source, data.valid_target, data.valid_second_source, languages=data.languages),
-        pairs_of(translator.run.config, test),
+        (valid, None if translator.run.vocabularies.images is None else data.images, data.second_source),
+        (pairs_of(translator.run.config, test), None, test.get("second_source")),
     ]
     score = {"chrF2": chrf, "exact match": exact_match}.get(metric or "", bleu)
     for path in list_checkpoints(run):
@@ -219,11 +220,13 @@ def checkpoint_selection(run: Path, test: Mapping[str, str], *, metric: str | No
         if progress["evaluated_step"] != progress["step"]:
             continue  # saved only because of a signal
         load_weights(path, translator.run.model)
-        found = [
-            score([item.text for item in translator.translate([pair[0] for pair in pairs])], [pair[1] for pair in pairs]).value
-            for pairs in sets
-        ]
-        points.append((int(path.name.removeprefix("step-")), *found))
+        found = []
+        for pairs, images, names in sets:
+            translator.use_images(images, names=names)
+            outputs = [item.text for item in translator.translate([pair[0] for pair in pairs])]
+            found.append(score(outputs, [pair[1] for pair in pairs]).value)
+        points.append((int(path.name.removeprefix("step-")), found[0], found[1]))
+    translator.run.vocabularies.tell_missing_images()
     return best_checkpoint(points)
 
 

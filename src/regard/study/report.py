@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -84,8 +85,10 @@ class Report(NamedTuple):
     unknown: tuple[str, ...] = ()
 
 
-NEEDED = {"cell": dict, "command": str, "metric": str, "scores": dict, "attention": dict, "counts": (list, NoneType)}
+NEEDED = {"cell": dict, "curve": list, "command": str, "metric": str, "scores": dict, "attention": dict, "counts": (list, NoneType)}
 """Fields of a result that a report cannot do without, and their types."""
+USED = re.compile(r"^(pairs:|captions:)\d+/(\d+)$")
+"""How many of the test items a run of its own vocabulary reads whole."""
 FIGURES = ("parameters", "updates", "seconds_per_update", "tokens_per_second", "megabytes", "lines_per_second")
 
 
@@ -172,7 +175,8 @@ def _way(signature: str | None) -> str:
     # Without the values that each run has for itself.
     if signature is None:
         return "not known"
-    return "|".join(part.partition(":")[0] if part.startswith(("ci95:", "attention:")) else part for part in signature.split("|"))
+    parts = (part.partition(":")[0] if part.startswith(("ci95:", "attention:")) else part for part in signature.split("|"))
+    return "|".join(USED.sub(r"\1/\2", part) for part in parts)
 
 
 def _check_fields(path: Path, result: dict[str, Any]) -> None:

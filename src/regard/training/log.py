@@ -135,6 +135,10 @@ class RunLog(EventFile):
             more = counted(self._total - step, "more update", form=",")
             reporting.message(f"expected: {left} for {more}, at {each:.3g} s each, evaluations not counted")
 
+    def skip(self, seconds: float) -> None:
+        """Leave the time of an evaluation or of saving out of the estimated total time."""
+        self._timed_from += seconds
+
     def _tell(self, event: str, step: int, figures: Mapping[str, Any]) -> None:
         if event == "train":
             rates = f"lr {figures['learning_rate']:.3g}, {figures['tokens_per_second']:,.0f} tokens/s"

@@ -231,7 +231,7 @@ class _Loop:
         progress.recent = [*progress.recent, progress.step][-config.average_checkpoints :]
         self.log.write("evaluate", progress.step, {**self.metrics, "best": progress.best_step == progress.step})
         self._record_attention(self.metrics["loss"])
-        self._pause()
+        self.log.skip(self._pause())
         self._agree()
 
     def _measure(self, weights: AbstractContextManager[None]) -> dict[str, float] | None:
@@ -261,9 +261,10 @@ class _Loop:
         if found is None:
             return best
         value = found[config.metric]
-        best, mean = best._replace(mean_value=value), FinalWeights(list(progress.recent), progress.best_value, value)
+        usable = value if math.isfinite(value) else None
+        best, mean = best._replace(mean_value=usable), FinalWeights(list(progress.recent), progress.best_value, usable)
         self.log.write("average", progress.step, {**found, "of": progress.recent})
-        chosen = best if progress.best_value is not None and self._is_better(progress.best_value, value) else mean
+        chosen = best if progress.best_value is not None and self._is_better(progress.best_value, usable) else mean
         count, single = len(progress.recent), "none" if progress.best_value is None else f"{progress.best_value:.4f}"
         what = "that mean" if chosen is mean else f"those of step {best.steps[0]}"
         reporting.message(
@@ -313,7 +314,7 @@ class _Loop:
             prune_checkpoints(self.folder, keep=self.config.keep_checkpoints, needed=needed, passing=passing)
         self.passing = None
         self.job.on_event(f"saved {progress.step}")
-        self._pause()
+        self.log.skip(self._pause())
         self._agree()
 
     def _update(self) -> None:
@@ -370,7 +371,7 @@ class _Loop:
     def _alone(self, epoch: int, start: int, group: range, tokens: int) -> None:
         """Add the gradient of this process' batch of those from `start` on.
 
-        A process without a batch runs the group's first one with weight 0, to stay synchronous.
+        A process without a batch, or with fewer micro-batches, runs one with weight 0, to stay synchronous.
         """
         index = start + self.world.rank
         idle = index >= group.stop
@@ -378,10 +379,15 @@ class _Loop:
         weight = 0.0 if idle else self.world.size / tokens  # gradients are averaged over the processes, not summed
         last = start + self.world.size >= group.stop
         pieces = self._divided(epoch, index)
-        for part in range(len(pieces)):
-            with sync_gradients(self.wrapped, last and part == len(pieces) - 1):
-                sums = self._backward(epoch, index, (pieces, part), lambda loss: self.scaler.scale(loss * weight))
-            if not idle:
+        count = len(pieces)
+        if self.config.distributed == "fsdp":  # which gathers weights in every pass: as many passes in each process
+            count = max(len(self._divided(epoch, other)) for other in range(start, min(start + self.world.size, group.stop)))
+        for part in range(count):
+            spare = idle or part >= len(pieces)
+            piece, share = min(part, len(pieces) - 1), 0.0 if spare else weight
+            with sync_gradients(self.wrapped, last and part == count - 1):
+                sums = self._backward(epoch, index, (pieces, piece), lambda loss, share=share: self.scaler.scale(loss * share))
+            if not spare:
                 self.watch.add(FigurePosition(self.progress.step, 0, epoch, index), sums.loss)
                 self.sums += torch.stack([value.to(self.sums) for value in sums])
 
@@ -441,9 +447,10 @@ class _Loop:
             "learning_rate": rate,
             "gradient_norm": norm.item(),
             "tokens_per_second": tokens / max(1e-9, self.window_seconds),
+            "seconds_per_update": (each := self.window_seconds / self.config.log_every),
             "seconds": self.progress.seconds,
             "total": self.total,
-            "remaining": (self.total - self.progress.step) * self.window_seconds / self.config.log_every,
+            "remaining": (self.total - self.progress.step) * each,
         }
         self.window_seconds = 0.0
         self.log.write("train", self.progress.step, figures)
