@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from regard.data.lines import stream_bytes
 from regard.data.scripts import UNSPACED
@@ -105,8 +105,8 @@ def check_forced(lines: int, prefixes: Sequence[str] | None, terms: Terms) -> No
             ...
         regard.errors.ConfigError: prefixes: expected a list of 2 texts, one per line, found 'de'
     """
-    of_all = terms is None or isinstance(terms, Glossary)
-    for name, what, given, kind in (("prefixes", "texts", prefixes, str), ("terms", "glossaries", None if of_all else terms, Glossary)):
+    each: Any = None if isinstance(terms, Glossary) else terms  # one glossary is that of all lines
+    for name, what, given, kind in (("prefixes", "texts", prefixes, str), ("terms", "glossaries", each, Glossary)):
         fits = given is None or (isinstance(given, Sequence) and not isinstance(given, str) and len(given) == lines)
         if not fits or any(not isinstance(one, kind) for one in given or ()):
             raise ConfigError(f"{name}: expected a list of {lines} {what}, one per line, found {shown(given)}")
