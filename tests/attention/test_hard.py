@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from regard import ops
-from regard.attention import HardChoice, ScoreFunctionEstimator
+from regard.attention import Attention, DotScore, HardChoice, ScoreFunctionEstimator, record_weights
 from regard.errors import ConfigError, ShapeError
 from tests.reference import hard as reference
 
@@ -480,3 +480,16 @@ def test_the_estimator_shows_its_settings():
     assert repr(ScoreFunctionEstimator(scaling="code")) == (
         "ScoreFunctionEstimator(reward='sentence', scaling='code', reward_weight=0.1, entropy_weight=0.002, decay=0.9)"
     )
+
+
+def test_recording_what_is_drawn_in_evaluation_records_it_and_changes_nothing():
+    attention, x = Attention(DotScore(), choice=HardChoice(mode="sample")).eval(), torch.randn(4, 8, 6)
+    torch.manual_seed(1)
+    plain = attention(x, x, x, need_weights=True).weights
+    after = torch.rand(3)
+    torch.manual_seed(1)
+    with record_weights() as recorded:
+        found = attention(x, x, x, need_weights=True).weights
+    assert torch.equal(found, plain)
+    assert torch.equal(recorded[0].weights[:, 0], plain)
+    assert torch.equal(torch.rand(3), after)

@@ -169,3 +169,12 @@ def test_every_mechanism_of_the_table_refuses_a_mask_of_two_axes(name):
     target, source = tensors[0].shape[1], tensors[1].shape[1]
     with pytest.raises(ShapeError, match="ambiguous"):
         module(*tensors, torch.ones(target, source, dtype=torch.bool))
+
+
+@pytest.mark.parametrize("key_mode", ["mean", "max"])
+def test_one_column_of_a_mask_is_that_of_all_keys_with_areas_of_a_grid(key_mode):
+    attention, x = MultiHeadAttention(4, 1, areas=Areas((2, 2), (2, 3), key_mode=key_mode)), torch.randn(2, 6, 4)
+    column = torch.tensor([True, False, True, True, False, True]).view(1, 6, 1).expand(2, 6, 1)
+    found, expected = (attention(x, x, x, mask=mask, need_weights=True) for mask in (column, column.expand(2, 6, 6)))
+    torch.testing.assert_close(found.context, expected.context)
+    torch.testing.assert_close(found.weights, expected.weights)

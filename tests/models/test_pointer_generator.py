@@ -214,3 +214,27 @@ def test_what_cannot_copy_says_so():
         PointerGenerator(build(TypeAdapter(ModelConfig).validate_python({**RECURRENT, "attention": None}), source_size=V, target_size=V))
     with pytest.raises(ConfigError, match="coverage=True"):
         AdditiveScore(3, 5, 7).covered(torch.zeros(1, 2, 7), torch.zeros(1, 2))
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize("name", ["bahdanau", "transformer"])
+def test_an_ensemble_of_one_model_has_its_loss(name, smoothing):
+    model, lengths = model_of(name), torch.tensor([5, 5, 4])
+    with torch.no_grad():
+        readout = [each.decode(SOURCE, LENGTHS, TARGET).readout for each in (model, Ensemble([model, model]))]
+        alone = model(SOURCE, LENGTHS, TARGET, GOALS, lengths, label_smoothing=smoothing)
+        both = Ensemble([model, model])(SOURCE, LENGTHS, TARGET, GOALS, lengths, label_smoothing=smoothing)
+    torch.testing.assert_close(readout[1].exp(), readout[0].exp())
+    torch.testing.assert_close(both.nll, alone.nll)
+    torch.testing.assert_close(both.loss, alone.loss)
+
+
+@EVERY
+@torch.no_grad()
+def test_sentences_in_another_order_keep_their_sources(name):
+    model = model_of(name)
+    _, _, state = model.step(torch.full((3, 1), 2), model.start(SOURCE, LENGTHS))
+    expected = model.step(torch.full((3, 1), 4), state)[0]
+    for order in ([0, 1, 2], [2, 0, 1], [1, 1, 0]):
+        found = model.step(torch.full((3, 1), 4), state.select(torch.tensor(order), torch.zeros(3, 1, dtype=torch.long)))[0]
+        torch.testing.assert_close(found, expected[order], atol=1e-5, rtol=1e-4)

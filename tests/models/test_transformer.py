@@ -14,6 +14,7 @@ from regard.data.batching import collate
 from regard.decoding import DecodingOptions, beam_search
 from regard.errors import ConfigError
 from regard.models import Decoder, DecoderLayer, EncoderLayer, FeedForward, Source, SourceAttention, build, sinusoidal_positions
+from regard.models.cross_attention import cache_source, cross_attend
 from regard.ops.kernels import indexed_cpu, native
 
 VOCABULARY = 19
@@ -428,3 +429,14 @@ def test_parameter_names_are_frozen():
 def test_sizes_that_do_not_fit_are_named(changes, message):
     with pytest.raises(ValueError, match=message):
         TransformerConfig(**(SMALL | changes))
+
+
+@torch.no_grad()
+def test_rows_of_one_source_attend_to_it_whatever_its_memory():
+    attention, source, query = MultiHeadAttention(6, 2), Source(torch.randn(3, 5, 6), None), torch.randn(6, 7, 6)
+    found = [
+        cross_attend(attention, query, cache_source(attention, source, for_decoding=decoding), need_weights=True)
+        for decoding in (False, True)
+    ]
+    torch.testing.assert_close(found[0].context, found[1].context)
+    torch.testing.assert_close(found[0].weights, found[1].weights)

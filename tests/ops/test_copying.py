@@ -115,3 +115,12 @@ def test_the_coverage_loss_is_that_of_loops():
     torch.testing.assert_close(found, torch.tensor(wanted, dtype=torch.float64))
     with pytest.raises(ShapeError, match="coverage_loss"):
         ops.coverage_loss(weights, query_mask=REAL[:, :-1])
+
+
+def test_autocast_does_not_round_what_is_copied():
+    logits, gate, weights = (part.float() for part in inputs())
+    places = ops.copy_places(SOURCE, V)
+    expected = ops.copy_log_probs(logits, gate, weights, places)
+    with torch.autocast("cpu", torch.bfloat16):
+        found = ops.copy_log_probs(logits, gate, weights, places)
+    assert torch.equal(found, expected)

@@ -881,3 +881,22 @@ def test_a_function_that_was_never_tried_is_refused_in_a_trace(monkeypatch: pyte
     call(query)
     program = torch.jit.trace(call, (query,), check_trace=False)
     torch.testing.assert_close(program(2 * query), call(2 * query))
+
+
+@pytest.mark.parametrize(("heads", "length"), [((1, 4), 1024), ((3, 4), 128), ((1, 9), 128), ((4, 8), 100)])
+@pytest.mark.parametrize("own", [False, True], ids=["one mask", "a mask for each head"])
+def test_blocks_of_each_head_are_those_of_that_head(heads: tuple[int, int], length: int, own: bool) -> None:
+    count = -(-length // 128)
+    kept = torch.rand(*heads, count, count, generator=torch.Generator().manual_seed(3)) < 0.5
+    kept |= torch.eye(count, dtype=torch.bool)
+    order = kept.int().argsort(dim=-1, descending=True, stable=True).int()
+    blocks = BlockMask.from_kv_blocks(kept.sum(-1).int(), order, BLOCK_SIZE=128, seq_lengths=(length, length))
+    if not own:
+        blocks = create_block_mask(lambda b, h, q, kv: q >= kv, *heads, length, length, device="cpu")
+    given = [x.requires_grad_() for x in inputs(*[(*heads, length, 5)] * 3, dtype=torch.float32)]
+    allowed = kept.repeat_interleave(128, -1).repeat_interleave(128, -2)[..., :length, :length] if own else ops.causal_mask(length, length)
+    expected = F.scaled_dot_product_attention(*given, attn_mask=allowed)
+    found = ops.attention(*given, block_mask=blocks)
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-4)
+    gradients = [torch.autograd.grad(out.square().sum(), given) for out in (found, expected)]
+    torch.testing.assert_close(*gradients, atol=1e-4, rtol=1e-3)

@@ -108,3 +108,25 @@ def test_a_row_of_the_largest_numbers_is_finite(dtype):
     largest = torch.finfo(dtype).max
     rows = torch.tensor([[largest, -largest], [0.0, -torch.inf], [torch.nan, torch.inf], [0.0, torch.nan]], dtype=dtype)
     assert finite_rows(rows).tolist() == [True, False, False, False]
+
+
+PAYLOADS = [(torch.float32, torch.int32, bits) for bits in (0x7FC00000, 0x7FC00001, 0x7FC000FF, -1)]
+PAYLOADS += [
+    (torch.float64, torch.int64, bits) for bits in (0x7FF00000000007A2, 0x7FF8000000000001, -1)
+]  # the first is NA of the language R
+
+
+@pytest.mark.parametrize(("dtype", "numbers", "bits"), PAYLOADS)
+def test_every_nan_stays_one_whatever_its_bits(dtype, numbers, bits):
+    nan = torch.tensor([bits], dtype=numbers).view(dtype)[0]
+    query, key = (torch.randn(1, 1, count, 16, dtype=dtype, generator=torch.Generator().manual_seed(count)) for count in (2, 5))
+    query[0, 0, 0, 0] = nan
+    for most in (1, 3):
+        found = ops.area_attention(query, key, key, max_area=most)
+        assert found[0, 0, 0].isnan().all()
+        assert found[0, 0, 1].isfinite().all()
+    logits = torch.randn(3, 40, dtype=dtype)
+    logits[1, 7] = nan
+    best = ops.top_log_probs(logits, 2)[0]
+    assert best[1].isnan().any()
+    assert best[::2].isfinite().all()

@@ -413,8 +413,8 @@ class MultiHeadAttention(nn.Module):
                 found = _fused(query, key, value, allowed, only_causal, dropout)
             return found.to(dtype), None
         if areas is not None:
-            key, value = areas.keys(key), areas.values(value)
-            allowed = None if allowed is None else areas.mask(allowed)
+            items, key, value = key.shape[2], areas.keys(key), areas.values(value)
+            allowed = None if allowed is None else areas.mask(allowed.expand(*allowed.shape[:-1], items))
         return self._weigh(query, key, value, allowed, need_weights)
 
     def _weigh(

@@ -137,11 +137,11 @@ def note_weights(attention: nn.Module, weigh: Callable[[bool], tuple[Tensor, Ten
 
 @contextmanager
 def _undrawn(attention: nn.Module) -> Generator[None, None, None]:
-    """Restore random state and buffers, which a call in training changes."""
-    if not attention.training:
+    """Restore random state and buffers, which a call in training changes, and one that draws a position in evaluation."""
+    if not attention.training and not any(getattr(part, "mode", None) == "sample" for part in attention.modules()):
         yield
         return
-    buffers = [(buffer, buffer.clone()) for buffer in attention.buffers()]
+    buffers = [(buffer, buffer.clone()) for buffer in attention.buffers()] if attention.training else []
     devices = {parameter.device for parameter in attention.parameters() if parameter.device.type not in ("cpu", "meta")}
     cpu = torch.get_rng_state()
     others = [(torch.get_device_module(device), device, torch.get_device_module(device).get_rng_state(device)) for device in devices]

@@ -44,7 +44,8 @@ def masks_from_torch(
     Args:
         attn_mask: (T, S), or (B * num_heads, T, S). Boolean, or additive with values 0 and -inf only.
         key_padding_mask: (B, S), likewise.
-        is_causal: attn_mask is causal; without attn_mask, make a causal mask, as in `F.scaled_dot_product_attention`.
+        is_causal: attn_mask is causal; without attn_mask, `causal` is set, in which the last of T queries is the last of S keys. Torch's
+            kernel places the first ones together, which differs unless T = S.
         num_heads: H, for an attn_mask of three axes.
 
     Returns:

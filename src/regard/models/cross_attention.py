@@ -149,10 +149,7 @@ def cross_attend(attention: MultiHeadAttention, query: Tensor, memory: SourceMem
         >>> cross_attend(attention, torch.ones(3, 7, 6), cache, need_weights=True).weights.shape
         torch.Size([3, 2, 7, 5])
     """
-    if isinstance(memory, IndexedMemory):
-        found = attention.attend_items(query, memory, need_weights=need_weights)
-        return found if found.weights is None else found._replace(weights=source_weights(attention.areas, memory, found.weights))
-    sources = len(memory.key)
+    sources = memory.batch if isinstance(memory, IndexedMemory) else len(memory.key)
     if len(query) != sources:
         # Rows of one source are queries to it: keys and values are not copied.
         each = queries_per_source(len(query), sources)
@@ -162,6 +159,9 @@ def cross_attend(attention: MultiHeadAttention, query: Tensor, memory: SourceMem
             return found._replace(context=context)
         weights = found.weights.unflatten(2, (each, -1)).transpose(1, 2).flatten(0, 1)
         return found._replace(context=context, weights=weights)
+    if isinstance(memory, IndexedMemory):
+        found = attention.attend_items(query, memory, need_weights=need_weights)
+        return found if found.weights is None else found._replace(weights=source_weights(attention.areas, memory, found.weights))
     return attention.attend(query, memory, need_weights=need_weights)
 
 

@@ -112,7 +112,11 @@ class Ensemble(EncoderDecoder[EnsembleState]):
         """Return the summed loss of goals (B, T) after log-probabilities (B, T, V)."""
         rows, goal = readout[(real := ops.length_mask(lengths, goals.shape[1]))], goals[real]
         nll = -rows.gather(1, goal.unsqueeze(1)).sum()
-        loss = (1 - label_smoothing) * nll - label_smoothing * rows.mean(1).sum()
+        loss = nll
+        if label_smoothing:  # over the vocabulary, not the words that only the source has
+            first = self._models()[0]
+            words = rows[:, : first.size] if isinstance(first, PointerGenerator) else rows
+            loss = (1 - label_smoothing) * nll - label_smoothing * words.mean(1).sum()
         correct = (rows.argmax(1) == goal).sum().to(nll.dtype)
         return ops.SequenceLoss(loss, nll.detach(), torch.tensor(goal.shape[0], device=goal.device), correct)
 

@@ -15,6 +15,7 @@ from regard.models.attention_maps import LayerAttention
 from regard.models.encoder_decoder import EncoderDecoder
 from regard.models.loss_guides import LinkGuide, RDrop, refuse_guide
 from regard.models.rnn_decoder import DecoderOutput
+from regard.models.state_rows import keeps_all
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,7 @@ class CopyState:
 
     def select(self, rows: Tensor, beams: Tensor) -> CopyState:
         """Keep sentences `rows` (B',) and their hypotheses `beams` (B', K')."""
-        same = len(rows) == len(self.places)
+        same = keeps_all(rows, len(self.places))
         return CopyState(self.inner.select(rows, beams), self.places if same else self.places.index_select(0, rows))
 
 

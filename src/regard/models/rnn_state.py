@@ -10,6 +10,7 @@ from torch import Tensor
 from regard.attention import Memory
 from regard.models.cross_attention import SourceMemory
 from regard.models.rnn_cells import Layers
+from regard.models.state_rows import keeps_all
 
 
 class PairMemory(NamedTuple):
@@ -68,7 +69,7 @@ class DecoderState:
 
     def select(self, rows: Tensor, beams: Tensor) -> DecoderState:
         """Keep sentences `rows` (B',) and their hypotheses `beams` (B', K')."""
-        same = rows.shape[0] == self.layers[0][0].shape[0]
+        same = keeps_all(rows, self.layers[0][0].shape[0])
 
         def pick(part: Tensor) -> Tensor:
             return part[rows.unsqueeze(1), beams]

@@ -13,6 +13,7 @@ from torch import Tensor
 from regard.attention import HeadMemory, IndexedMemory, MultiHeadAttention
 from regard.attention.areas import scored_area_length
 from regard.errors import ConfigError
+from regard.models.state_rows import keeps_all
 
 # Initial capacity in steps; a full cache doubles.
 FIRST_STEPS = 8
@@ -187,7 +188,7 @@ class TransformerState:
     def select(self, rows: Tensor, beams: Tensor) -> TransformerState:
         """Keep sentences `rows` (B',) and their hypotheses `beams` (B', K')."""
         index = (rows.unsqueeze(1) * self.beams + beams).flatten()
-        same = rows.shape[0] == self.memories[0][0].batch
+        same = keeps_all(rows, self.memories[0][0].batch)
         return replace(
             self,
             memories=self.memories if same else tuple(tuple(one.rows(rows) for one in layer) for layer in self.memories),

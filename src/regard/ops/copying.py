@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from regard.ops.cross_entropy import SequenceLoss
-from regard.ops.tensor_checks import Argument, Signature, check_range
+from regard.ops.tensor_checks import Argument, Signature, check_range, no_autocast
 
 LEAST = 1e-10
 """Probability of a target word that is in neither the vocabulary nor the attended source: a loss of 23 nats instead of infinity."""
@@ -177,7 +177,8 @@ def _parts(logits: Tensor, gate: Tensor, weights: Tensor, places: Tensor) -> _Pa
     logits, gate, weights = (part if part.dtype == torch.float64 else part.float() for part in (logits, gate, weights))
     weights = weights / weights.sum(-1, keepdim=True).clamp(min=torch.finfo(weights.dtype).tiny)
     same = (places.unsqueeze(2) == places.unsqueeze(1)).to(weights.dtype)
-    copied = torch.sigmoid(-gate).unsqueeze(-1) * (weights @ same)
+    with no_autocast(weights):
+        copied = torch.sigmoid(-gate).unsqueeze(-1) * (weights @ same)
     return _Parts(logits.log_softmax(-1) + F.logsigmoid(gate).unsqueeze(-1), copied)
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import groupby
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -109,6 +109,8 @@ class TiledCall:
         if request.mask_mod is not None:  # two values per index: the result has size 1 along axes it does not depend on
             ones, pair = torch.zeros(2, dtype=torch.int32), range(1)
             self._shared = request.mask_mod(*index_tensors(ones, ones.expand(2, 2), pair, pair)).shape[:-2].numel() == 1
+        alike = self.blocks is None or self.blocks.kinds.shape[:2] == (1, 1)
+        self._alike = self._shared and (alike or not cast(Blocks, self.blocks).binding)
         self._kept: dict[Tile, tuple[Tensor, Tensor]] = {}
         self._kept_rows = range(0)
 
@@ -162,7 +164,7 @@ class TiledCall:
         low = torch.tensor(-torch.inf, dtype=self.dtype).view(kind)
         keep = allowed.to(kind).neg_()
         bits = keep, keep.bitwise_not().bitwise_and_(low)
-        if self._shared:
+        if self._alike:  # one mask for all heads
             self._kept[tile] = bits
         return bits
 

@@ -107,7 +107,8 @@ INLINE vec exp2_vec(vec x) {
     UNROLL
     for (int i = DEGREE - 1; i >= 0; i--) p = p * r + c[i];
     vec scaled = (vec)((uvec)p + ((uvec)shifted << mantissa));
-    return select_vec(x < least, (vec){0}, scaled);
+    /* A comparison's lanes are 0 or all ones, which are 0.0 and a NaN. */
+    return select_vec(x >= least, scaled, (vec)(x != x));
 }
 
 #if REAL_IS_FLOAT
