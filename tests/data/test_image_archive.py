@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import gzip
 import io
+import multiprocessing
 import random
 import tarfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -110,3 +112,26 @@ def test_an_archive_that_shrinks_is_a_data_error(tmp_path: Path) -> None:
         stream.truncate(9_000)
     with pytest.raises(DataError, match=r"a\.tar: ends at byte [0-9]+, expected 269743"):
         archive["images/22.jpg"].read()
+
+
+@pytest.mark.parametrize(("name", "mode"), [("a.tar", "w"), ("a.tgz", "w:gz")])
+def test_threads_and_forked_processes_read_one_archive_together(tmp_path: Path, name: str, mode: str) -> None:
+    archive = ImageArchive(write_tar(tmp_path / name, mode))
+    order = list(CONTENTS) * 20
+    with ThreadPoolExecutor(4) as pool:
+        assert all(pool.map(lambda name: archive[name].read() == CONTENTS[name], order))
+    with multiprocessing.get_context("fork").Pool(2, initializer=_keep, initargs=(archive,)) as processes:
+        found = processes.map_async(_is_whole, order)
+        assert all(archive[name].read() == CONTENTS[name] for name in order)
+        assert all(found.get(60))
+
+
+_KEPT: list[ImageArchive] = []
+
+
+def _keep(archive: ImageArchive) -> None:
+    _KEPT.append(archive)
+
+
+def _is_whole(name: str) -> bool:
+    return _KEPT[0][name].read() == CONTENTS[name]

@@ -152,3 +152,19 @@ def test_a_sample_has_no_rhythm() -> None:
     # Every second line: a text of two kinds in turns would give one of them only.
     taken = in_sample(10_000, 5_000, 0, 10_000)
     assert 2_300 < taken[::2].sum() < 2_700
+
+
+def test_files_whose_wildcards_are_the_same_belong_together(tmp_path: Path) -> None:
+    for name in ("part", "part.dev", "a"):
+        for side in ("en", "de"):
+            (tmp_path / f"{name}.{side}").write_text(f"{name} {side}\n")
+    assert list(ParallelText(f"{tmp_path}/*.en", f"{tmp_path}/*.de")) == [
+        ("a en", "a de"),
+        ("part.dev en", "part.dev de"),
+        ("part en", "part de"),
+    ]
+    for side in ("en", "de"):
+        (tmp_path / side).mkdir()
+        for name in ("1", "2"):
+            (tmp_path / side / f"{name}-{side}.txt").write_text(f"{name} {side}\n")
+    assert list(ParallelText(f"{tmp_path}/en/*.txt", f"{tmp_path}/de/*.txt")) == [("1 en", "1 de"), ("2 en", "2 de")]

@@ -113,3 +113,22 @@ def test_a_memory_trains_and_evaluates_and_another_direction_is_another_run(call
     answer = call("train", "translation", "--source", path, "--out", tmp_path / "run", "data.languages=[en, de]", *options)
     assert answer.code != 0
     assert "data.languages" in answer.err
+
+
+def test_a_language_that_comes_later_needs_a_choice_too(tmp_path: Path) -> None:
+    path = memory(tmp_path / "a.tmx", unit(*ONE), unit(("en-US", "a cat"), ("fr", "un chat")), unit(*TWO))
+    with pytest.raises(DataError, match=r"has the languages .*de.*en-us.*fr.*; choose two"):
+        read_pairs(path)
+    assert read_pairs(path, languages=("en", "de")) == PAIRS
+
+
+def test_countries_may_differ_from_unit_to_unit(tmp_path: Path) -> None:
+    units = [
+        unit((english, text), (german, other))
+        for (english, german), (text, other) in zip(
+            [("en-US", "de-DE"), ("en-GB", "de-DE"), ("en", "de-AT")], [*PAIRS, ("a bird", "ein Vogel")], strict=True
+        )
+    ]
+    assert read_pairs(memory(tmp_path / "a.tmx", *units)) == [*PAIRS, ("a bird", "ein Vogel")]
+    only = [unit(("pt-BR", "ônibus"), ("pt-PT", "autocarro")), unit(("pt-BR", "trem"), ("pt-PT", "comboio"))]
+    assert read_pairs(memory(tmp_path / "b.tmx", *only, source="pt-BR")) == [("ônibus", "autocarro"), ("trem", "comboio")]

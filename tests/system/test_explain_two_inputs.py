@@ -248,3 +248,16 @@ def test_a_word_in_place_of_another_needs_one_embedding(call: Call, tmp_path: Pa
     answer = call("explain", tmp_path / "run", "--method", "replace-one", *words)
     assert answer.code == 2
     assert "explanations: each input has an embedding of its own" in answer.err
+
+
+def test_a_baseline_reads_the_images_of_the_test_set(call: Call, scenes: Path) -> None:
+    Path("moved/test").parent.mkdir()
+    shutil.move("s/test", "moved/test")
+    files = ["--source", "s/test.source", "--target", "s/test.target", "--second-source", "s/test.images", "--images", "moved"]
+    for run in ("optional", "run"):
+        answer = call("evaluate", run, *files, "--baseline", run, "--json", f"{run}.json")
+        assert answer.code == 0, answer.err
+        against = json.loads(Path(f"{run}.json").read_text())["against"]
+        assert (against["difference"], against["p_value"]) == (0.0, 1.0)
+    answer = call("evaluate", "optional", *files[:-2], "--baseline", "optional")
+    assert answer.err.count("no such images in s; read as sentences without an image") == 2  # by both

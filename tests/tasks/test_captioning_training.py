@@ -12,9 +12,11 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from typer.testing import CliRunner
 
 from benchmarks.scenes import conventional as told_by_convention
 from benchmarks.scenes import measure
+from regard.cli import app
 from regard.config import DecodingConfig
 from regard.data.captions import read_captions
 from regard.data.image_cache import ImageCache
@@ -284,6 +286,9 @@ def test_features_computed_beforehand_take_the_place_of_images(tmp_path: Path) -
     found = captioner.caption_features(file)
     assert [item.source for item in found] == ids
     assert captioner.caption_features(file, [ids[3]])[0].text == found[3].text
+    assert [len(item.texts) for item in captioner.caption_features(file, n_best=2)] == [2] * len(ids)
+    told = CliRunner().invoke(app, ["evaluate", str(folder), "--captions", str(captions), "--features", str(file.path)])
+    assert told.exit_code == 0, told.output
     with pytest.raises(ConfigError, match="reads precomputed features, not images"):
         captioner.caption([tmp_path / "a.png"])
     with pytest.raises(ConfigError, match="one goes with the other"):
@@ -374,3 +379,18 @@ def test_the_captions_of_the_benchmark_are_true_and_its_measure_knows_where_to_l
     assert found["pointing all"] == found["pointing colour"] == found["pointing shape"] == 100
     assert found["random object"] == pytest.approx(100 / 3)
     assert found["random cell"] < 15
+
+
+def test_a_part_to_validate_on_needs_a_part_to_train_on(tmp_path: Path) -> None:
+    captions, _ = write_set(tmp_path)
+    with pytest.raises(ConfigError, match=r"data\.valid_split=val: without data\.split all parts are trained on, this one too; name both"):
+        train_captioning(configuration(captions, data={"valid_split": "val"}), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_attention_at_sub_words_is_not_scored_as_that_of_words(tmp_path: Path, messages: list[str]) -> None:
+    run = trained(tmp_path, vocabulary={"kind": "bpe", "size": 300})
+    captions, regions = write_set(tmp_path, "test", 3, start=100)
+    names = [score.name for score in evaluate_captioning(Captioner.open(run), read_captions(captions, regions=regions)).scores]
+    assert "pointing accuracy" not in names
+    assert "pointing accuracy is of words, which a vocabulary of kind bpe has none of: not measured" in messages

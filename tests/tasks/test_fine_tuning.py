@@ -294,3 +294,14 @@ def test_new_files_on_the_command_line_replace_all_of_the_old_ones(tmp_path: Pat
         assert answer.code == 0, answer.err
         assert f"text: {tmp_path / 'more'}" in answer.out.decode()
         assert "valid_text: null" in answer.out.decode()
+
+
+def test_class_weights_and_vectors_that_do_not_fit_are_refused(tmp_path: Path) -> None:
+    run = first(tmp_path, "classification")
+    for weights in ("{good: 2.0}", "{good: 2.0, bad: 1.0, odd: 1.0, new: 3.0}"):
+        with pytest.raises(ConfigError, match=r"model\.class_weights: expected a number for each of bad, good(,| and) odd"):
+            TRAIN["classification"](going_on(run, "classification", f"model.class_weights={weights}"), tmp_path / "new")
+        assert not (tmp_path / "new").exists()
+    (tmp_path / "vectors.txt").write_text("joy 1 2 3 4 5 6\n")
+    with pytest.raises(ConfigError, match=r"data\.vectors: without effect, since the embeddings of .*run are taken over"):
+        TRAIN["classification"](going_on(run, "classification", f"data.vectors={tmp_path / 'vectors.txt'}"), tmp_path / "new")

@@ -250,7 +250,9 @@ def _run_files(parameters: Mapping[str, Any]) -> list[Path]:
     for name in PLACES:
         given = parameters.get(name)
         runs += given if isinstance(given, (list, tuple)) else [] if given is None else [given]
-    return [file for run in runs for file in (weights_file(Path(run)), Path(run) / "config.yaml")]
+    beside = ("alignment.json", "confidence.json", "shortlist.json")  # of translation, where there are any
+    own = (file for run in runs for name in beside if (file := Path(run) / name).is_file())
+    return [*(file for run in runs for file in (weights_file(Path(run)), Path(run) / "config.yaml")), *own]
 
 
 class _Unchanged:

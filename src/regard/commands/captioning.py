@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -88,7 +89,8 @@ def caption(
         chunks, total = in_chunks(paths, lambda _: 0, most=decoding.batch_size), len(paths)
     else:
         file = FeatureFile(features)
-        total, chunks, work = len(file.ids), [list(file.ids)], lambda ids: captioner.caption_features(file, ids, decoding=decoding)
+        total, chunks = len(file.ids), [list(file.ids)]
+        work = partial(captioner.caption_features, file, decoding=decoding, n_best=n_best)
     _, bad = answer_lines(chunks, read, work, show, json_lines=json_lines or json_input or n_best > 1, total=total)
     if bad:
         raise typer.Exit(1)

@@ -19,6 +19,7 @@ from regard.input_files import folder_names
 from regard.progress import stage
 
 if TYPE_CHECKING:
+    from regard.data.tmx import Languages
     from regard.metrics.alignment import Links
 
 commands = typer.Typer()
@@ -53,7 +54,7 @@ def shortlist(
         raise ConfigError(f"--links FILE: needed, because {run} has no attention over the source to link words by")
     apart: list[tuple[str, str]] = []
     with stage("Counting linked words", unit="pairs") as counting:
-        for pairs, own in _blocks(source, target, links):
+        for pairs, own in _blocks(source, target, links, opened.config.data.languages):
             kept = [number for number in range(len(pairs)) if number % _APART != _APART - 1]
             apart += pairs[_APART - 1 :: _APART]
             counts.add([pairs[number] for number in kept], None if own is None else [own[number] for number in kept])
@@ -72,15 +73,17 @@ def shortlist(
         )
 
 
-def _blocks(source: Path, target: Path | None, links: Path | None) -> Iterator[tuple[list[tuple[str, str]], list[Links] | None]]:
+def _blocks(
+    source: Path, target: Path | None, links: Path | None, languages: Languages | None
+) -> Iterator[tuple[list[tuple[str, str]], list[Links] | None]]:
     from regard.data.lines import stream_lines
     from regard.data.link_lines import parse_links
     from regard.data.shards import ParallelText
     from regard.tasks.word_links import check_links
 
-    text = ParallelText(str(source), None if target is None else str(target))
-    if links is not None:
-        ParallelText(str(source), str(links))  # has as many lines
+    text = ParallelText(str(source), None if target is None else str(target), languages=languages)
+    if links is not None and (count := sum(1 for _ in stream_lines(links))) != text.pairs:
+        raise DataError(f"{links}: {counted(count, 'line')}, but {source} has {counted(text.pairs, 'pair')}")
     lines, pairs = None if links is None else enumerate(stream_lines(links), start=1), iter(text)
     while block := list(islice(pairs, _BLOCK)):
         own: list[Links] | None = None

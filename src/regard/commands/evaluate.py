@@ -124,7 +124,8 @@ def evaluate(
         _evaluate_shards(run, task, given)
     if given[needed] is None:
         raise ConfigError(f"{needed}: needed, to measure a run of the task {task}")
-    read = [run, source, target, second_source, links, captions, frequencies, features, regions, examples, text]
+    read = [run, source, target, second_source, links, captions, frequencies, features, regions, examples, text, split, frequencies_split]
+    read += [baseline, *(others or [])]
     refuse_overwriting({"--json": json_file, "--output": output}, read, named=named_files(second_source, images))
     report, outputs = _measure(run, task, given)
     contents = {}
@@ -178,6 +179,8 @@ def _translation(run: Path, given: Mapping[str, Any]) -> tuple[dict[str, Any], l
     translator = Translator.open(run, *others)
     translator.use_images(given["--images"], names=given["--second-source"])
     other = Translator.open(baseline) if baseline is not None else None
+    if other is not None and other.run.vocabularies.images is not None:
+        other.use_images(given["--images"], names=given["--second-source"])
     columns = {2, 3} if given["--second-source"] is None else {2}
     for opened in filter(None, (translator, other)):
         second = opened.run.config.second
@@ -196,7 +199,8 @@ def _translation(run: Path, given: Mapping[str, Any]) -> tuple[dict[str, Any], l
         columns=sorted(columns),
         languages=translator.run.config.data.languages,
     )
-    check_inputs(translator.run, [line for line, _ in pairs], given["--source"], given["--second-source"])
+    for opened in filter(None, (translator, other)):
+        check_inputs(opened.run, [line for line, _ in pairs], given["--source"], given["--second-source"])
     decoding = usable_decoding(translator.run, **_changes(given))
     tokenize = given["--tokenize"] or "13a"
     evaluation = evaluate_translation(translator, pairs, decoding=decoding, links=known, tokenize=tokenize)
@@ -212,6 +216,7 @@ def _translation(run: Path, given: Mapping[str, Any]) -> tuple[dict[str, Any], l
         search = usable_decoding(other.run, **_changes(given))
         with progress.stage(f"Evaluating the baseline {baseline}"):
             outputs = [item.text for item in other.translate([pair[0] for pair in pairs], decoding=search)]
+        other.run.vocabularies.tell_missing_images()
         found = paired_bootstrap(evaluation.outputs, outputs, [pair[1] for pair in pairs], tokenize=tokenize)
         report["against"] = describe_comparison(found, str(baseline), write_line)
     return report, evaluation.outputs
@@ -220,9 +225,9 @@ def _translation(run: Path, given: Mapping[str, Any]) -> tuple[dict[str, Any], l
 def _captioning(run: Path, given: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
     from regard.config import with_options
     from regard.data.caption_formats import read_entries
-    from regard.data.captions import read_captions
     from regard.data.image_features import FeatureFile
     from regard.metrics.caption import document_frequencies
+    from regard.tasks.captioning_data import read_caption_set
     from regard.tasks.captioning_evaluation import describe_captions, evaluate_captioning
     from regard.tasks.captioning_prediction import Captioner
 
@@ -232,7 +237,8 @@ def _captioning(run: Path, given: Mapping[str, Any]) -> tuple[dict[str, Any], li
     captioner = Captioner.open(run)
     decoding = with_options(captioner.run.config.decoding, _changes(given))
     features = None if given["--features"] is None else FeatureFile(given["--features"])
-    examples = read_captions(given["--captions"], given["--images"], split=given["--split"], regions=given["--regions"])
+    files = given["--captions"], given["--images"], given["--split"]
+    examples = read_caption_set(*files, features=given["--features"], regions=given["--regions"])
     counts = None if counted is None else document_frequencies([entry.captions for entry in read_entries(Path(counted), "auto", part)])
     evaluation = evaluate_captioning(
         captioner, examples, decoding=decoding, features=features, frequencies=counts, with_meteor=bool(given["--meteor"])

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import bisect
 import io
+import os
 import tarfile
+import threading
 import zlib
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,7 +27,7 @@ MAX_MEMBER = 256 * 2**20
 class ImageArchive:
     """The files of a `.tar`, `.tar.gz` or `.tgz`, in the order of the archive, indexed once and read in any order.
 
-    Names are as in the archive, without a leading `./`, links and folders. Not thread-safe.
+    Names are as in the archive, without a leading `./`, links and folders. Threads, and processes that were forked, may read it together.
 
     Args:
         path: the archive; its first bytes determine the compression.
@@ -48,12 +50,16 @@ class ImageArchive:
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
         try:
-            self._stream = _open_stream(self.path)
+            self._open()
             self._places = _index(self._stream)
         except (OSError, EOFError, ValueError, zlib.error, tarfile.TarError) as error:
             if isinstance(error, OSError) and error.errno:
                 raise unreadable(path, error) from error
             raise DataError(f"{path}: expected a whole .tar, .tar.gz or .tgz ({error})") from error
+
+    def _open(self) -> None:
+        # A forked process needs a stream of its own: its place is shared, and so may be a lock that nobody lets go.
+        self._stream, self._lock, self._process = _open_stream(self.path), threading.Lock(), os.getpid()
 
     def __del__(self) -> None:
         if hasattr(self, "_stream"):
@@ -84,8 +90,11 @@ class ImageArchive:
         Example: see the class.
         """
         try:
-            self._stream.seek(offset)
-            data = self._stream.read(length)
+            if self._process != os.getpid():
+                self._open()
+            with self._lock:
+                self._stream.seek(offset)
+                data = self._stream.read(length)
         except (OSError, EOFError, ValueError, zlib.error) as error:
             raise DataError(f"{self.path}: cannot be read at byte {offset} ({error})") from error
         if len(data) != length:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import glob
 import hashlib
 import os
+import re
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from itertools import islice
@@ -212,4 +213,17 @@ def find_shards(source: str, target: str | None) -> list[Shard]:
         sides.append(found)
     if len(sides[0]) != len(sides[-1]):
         raise DataError(f"{source}: {len(sides[0])} files, but {target}: {len(sides[1])}; expected as many, in the same order of names")
+    if len(sides) == 2:
+        keys = [[_wildcards(pattern, path) for path in found] for pattern, found in zip((source, target or ""), sides, strict=True)]
+        places = {key: number for number, key in enumerate(keys[1])}
+        if keys[0] != keys[1] and places.keys() == set(keys[0]) and len(places) == len(keys[0]) > 1:
+            sides[1] = [sides[1][places[key]] for key in keys[0]]  # `a.dev.de` is behind `a.de`, but `a.dev.en` before `a.en`
     return list(zip(*sides, strict=True))
+
+
+def _wildcards(pattern: str, path: Path) -> tuple[str, ...]:
+    # What the wildcards of a pattern stand for in a path.
+    parts = re.split(r"(\*+|\?|\[!?\]?[^\]]*\])", str(Path(pattern)))
+    written = (re.escape(part) if number % 2 == 0 else "(.*)" if "*" in part else "(.)" for number, part in enumerate(parts))
+    found = re.fullmatch("".join(written), str(path), re.DOTALL)
+    return () if found is None else found.groups()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from xml.parsers import expat
 
@@ -52,6 +52,8 @@ def stream_tmx(path: str | Path, languages: Languages | None = None) -> Iterator
     pair = None if languages is None else (languages[0].lower(), languages[1].lower())
     for unit in reader.units():
         pair = pair or _pair_of(path, reader.source, unit)
+        if languages is None and pair is not None and any(name not in pair and name.split("-")[0] not in pair for name in unit):
+            raise _choose_two(path, reader.languages)
         sides = None if pair is None else [_side(unit, name) for name in pair]
         if sides and all(sides):
             found += 1
@@ -68,8 +70,14 @@ def _pair_of(path: str | Path, source: str, unit: Mapping[str, str]) -> tuple[st
     first = next((name for name in unit if name == source or name.split("-")[0] == source.split("-")[0]), next(iter(unit)))
     others = [name for name in unit if name != first]
     if len(others) > 1:
-        raise DataError(f"{path}: has the languages {listed(sorted(unit))}; choose two: data.languages=[SOURCE, TARGET]")
-    return first, others[0]
+        raise _choose_two(path, unit)
+    # Without countries, which may differ from unit to unit, unless only they tell the two apart.
+    one, other = (name.split("-")[0] for name in (first, others[0]))
+    return (one, other) if one != other else (first, others[0])
+
+
+def _choose_two(path: str | Path, found: Iterable[str]) -> DataError:
+    return DataError(f"{path}: has the languages {listed(sorted(found))}; choose two: data.languages=[SOURCE, TARGET]")
 
 
 def _side(unit: Mapping[str, str], language: str) -> str:

@@ -15,7 +15,7 @@ from torch import Tensor
 from regard.config.captioning import CaptionDataConfig, CaptioningConfig, FeaturesConfig, ImageConfig, TimmConfig
 from regard.data.batching import BatchPlan, PlannedBatch, SequenceBatch, collate, plan_batches, split_batch
 from regard.data.caption_formats import read_entries
-from regard.data.captions import CaptionSet, pack_entries, read_captions
+from regard.data.captions import CaptionSet, pack_entries, read_captions, read_regions
 from regard.data.file_digests import DataFiles
 from regard.data.image_archive import ArchivedImage, ImageArchive
 from regard.data.image_features import FeatureFile
@@ -320,16 +320,18 @@ def open_encoded(folder: Path, part: str) -> EncodedCaptions:
     return EncodedCaptions(picks, targets, kept[part]["left_out"])
 
 
-def read_caption_set(captions: str, images: str | None, split: str | None, *, features: str | None = None) -> CaptionSet:
+def read_caption_set(
+    captions: str, images: str | None, split: str | None, *, features: str | None = None, regions: str | None = None
+) -> CaptionSet:
     """Read captioned images; with features, the images may be missing.
 
     Raises:
         DataError: see `regard.data.captions.read_captions`.
     """
     if features is None:
-        return read_captions(captions, images, split=split)
+        return read_captions(captions, images, split=split, regions=regions)
     entries = read_entries(Path(captions), "auto", split)
-    return pack_entries(entries, [entry.name for entry in entries], Path())
+    return pack_entries(entries, [entry.name for entry in entries], Path(), None if regions is None else read_regions(regions))
 
 
 def resolve_config(config: CaptioningConfig) -> CaptioningConfig:

@@ -118,7 +118,11 @@ def evaluate_captioning(
     used = f"captions:{len(corpus.targets)}/{len(examples.captions)}|eos:yes"
     scores = [*found.corpus.values(), *extra, Score("perplexity", figures["perplexity"], "per word", f"{used}|smoothing:none")]
     scores.append(Score("token accuracy", 100 * figures["token_accuracy"], "%", f"{used}|teacher forcing"))
-    return CaptionEvaluation([*scores, *attention_scores(captions, examples, grid)], captions, dict(found.items), seconds)
+    if (kind := captioner.run.vocabulary.kind) == "word":
+        scores += attention_scores(captions, examples, grid)
+    elif any(example.regions is not None for example in examples):
+        progress.message(f"pointing accuracy is of words, which a vocabulary of kind {kind} has none of: not measured")
+    return CaptionEvaluation(scores, captions, dict(found.items), seconds)
 
 
 def attention_scores(captions: Sequence[Caption], examples: CaptionSet, grid: tuple[int, int], *, resolution: int = 8) -> list[Score]:

@@ -168,9 +168,9 @@ class Captioner(Predictor[CaptionRun]):
                 yield next(good)._replace(source=source) if error is None else Caption("", [], [], source, error)
 
     def caption_features(
-        self, file: FeatureFile, ids: Sequence[str] | None = None, *, decoding: DecodingConfig | None = None
+        self, file: FeatureFile, ids: Sequence[str] | None = None, *, decoding: DecodingConfig | None = None, n_best: int = 1
     ) -> list[Caption]:
-        """Caption images from features; `ids` selects rows of the file, None takes all.
+        """Caption images from features; `ids` selects rows of the file, None takes all; `n_best` as in `describe`.
 
         Raises:
             ConfigError: the run does not read such features.
@@ -180,7 +180,7 @@ class Captioner(Predictor[CaptionRun]):
         if not isinstance(encoder, FeaturesConfig) or (encoder.grid, encoder.dim) != (file.grid, file.shape[2]):
             raise ConfigError(f"{self.run.folder}: does not read features like those of {file.path}, {file.grid} cells of {file.shape[2]}")
         rows = FeatureRows(file, file.ids if ids is None else ids)
-        found = self.describe(rows, decoding=decoding)
+        found = self.describe(rows, decoding=decoding, n_best=n_best)
         return [item._replace(source=name) for item, name in zip(found, rows.ids, strict=True)]
 
     def describe(

@@ -83,6 +83,9 @@ def check_captioning_settings(config: CaptioningConfig) -> None:
         raise ConfigError("decoding.shortlist: a caption has no source words to choose tokens by")
     if config.decoding.replace_unknown:
         raise ConfigError("decoding.replace_unknown: there is no source word to take in a caption")
+    data = config.data
+    if data.valid_split is not None and data.split is None and data.valid_captions is None:
+        raise ConfigError(f"data.valid_split={data.valid_split}: without data.split all parts are trained on, this one too; name both")
     check_metric(config, METRICS)
     build_preprocessing(config.image)
     if isinstance(config.model.encoder, SmallCNNConfig | FeaturesConfig):

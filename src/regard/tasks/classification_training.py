@@ -76,9 +76,17 @@ def check_sentence_settings(config: SentenceConfig) -> None:
     check_watch(config.training, config.model.attends, "model.pooling last of a recurrent encoder")
     if config.data.vectors is not None and config.vocabulary.kind != "word":
         raise ConfigError(f"data.vectors: word vectors need vocabulary.kind word, found {config.vocabulary.kind}")
+    if config.data.vectors is not None and config.start is not None:
+        raise ConfigError(f"data.vectors: without effect, since the embeddings of {config.start.run} are taken over")
     if not config.vocabulary.shared:
         raise ConfigError("vocabulary.shared: must be true, labelled sentences have one vocabulary")
     check_memory(lambda: build_classifier(config.model, vocab_size=8, classes=2, unknown=UNK))
+
+
+def _check_class_weights(config: SentenceConfig, labels: Sequence[str]) -> None:
+    weights = config.model.class_weights
+    if isinstance(weights, Mapping) and (strange := sorted(set(weights) ^ set(labels))):
+        raise ConfigError(f"model.class_weights: expected a number for each of {listed(labels)}; {shown(strange[0])} does not fit")
 
 
 class SentenceTraining(TaskTraining[SentenceConfig]):
@@ -102,9 +110,7 @@ class SentenceTraining(TaskTraining[SentenceConfig]):
         labels = sorted(names, key=lambda label: (len(label), label) if label.isdecimal() else (0, label))
         if len(labels) < 2:
             raise DataError(f"{config.data.train}: every example has the label {shown(labels[0])}, expected at least two labels")
-        weights = config.model.class_weights
-        if isinstance(weights, Mapping) and (strange := sorted(set(weights) ^ set(labels))):
-            raise ConfigError(f"model.class_weights: expected a number for each of {listed(labels)}; {shown(strange[0])} does not fit")
+        _check_class_weights(config, labels)
         texts, count = self._texts(sampled(packed, config.vocabulary.sample)), min(config.vocabulary.sample, len(packed))
         vocabulary = make_vocabulary(config.vocabulary, texts, count * len(packed[0].texts), file=str(config.data.train))
         return {VOCABULARY: vocabulary, LABELS: (dump_json(labels) + "\n").encode()}
@@ -116,6 +122,7 @@ class SentenceTraining(TaskTraining[SentenceConfig]):
     def encode(self) -> None:
         """Encode the examples, and read word vectors."""
         self.vocabulary, self.labels = Vocabulary.load(self.folder / VOCABULARY), load_labels(self.folder / LABELS)
+        _check_class_weights(self.config, self.labels)
 
         def encode() -> None:
             if parts := self._files[0].parts:
