@@ -80,8 +80,8 @@ def main() -> None:
     captions, scenes, pictures = scene_sets(arguments.runs, arguments.train, arguments.test)
     note = (
         f"`python benchmarks/hard_attention.py`: {len(scenes)} new scenes of three objects, {arguments.updates} updates, greedy captions, "
-        "median [min, max] over the seeds. Truth is checked by program. Difference: of the means of true captions, from the second row; p is "
-        "corrected for the comparisons of the table (Holm). Pointing: the cell with the highest weight lies within half a cell of the "
+        "median [min, max] over the seeds. Truth is checked by program. Difference: of the means of true captions, from the second row; "
+        "p is corrected for the comparisons of the table (Holm). Pointing: the cell with the highest weight lies within half a cell of the "
         f"object that a word names. {machine()}."
     )
     results: dict[tuple[str, str | None], list[Measured]] = {}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import io
 import multiprocessing
+import os
 import random
 import tarfile
 from concurrent.futures import ThreadPoolExecutor
@@ -115,8 +116,11 @@ def test_an_archive_that_shrinks_is_a_data_error(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("name", "mode"), [("a.tar", "w"), ("a.tgz", "w:gz")])
-def test_threads_and_forked_processes_read_one_archive_together(tmp_path: Path, name: str, mode: str) -> None:
-    archive = ImageArchive(write_tar(tmp_path / name, mode))
+def test_threads_and_forked_processes_read_one_archive_together(
+    tmp_path: Path, name: str, mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    archive = ImageArchive(write_tar(Path(name), mode))
     order = list(CONTENTS) * 20
     with ThreadPoolExecutor(4) as pool:
         assert all(pool.map(lambda name: archive[name].read() == CONTENTS[name], order))
@@ -130,8 +134,10 @@ _KEPT: list[ImageArchive] = []
 
 
 def _keep(archive: ImageArchive) -> None:
+    os.chdir("/")  # the archive may be named from elsewhere
     _KEPT.append(archive)
 
 
 def _is_whole(name: str) -> bool:
-    return _KEPT[0][name].read() == CONTENTS[name]
+    with ThreadPoolExecutor(3) as pool:
+        return all(pool.map(lambda _: _KEPT[0][name].read() == CONTENTS[name], range(3)))

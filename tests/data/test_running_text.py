@@ -115,12 +115,12 @@ def test_a_text_counts_its_bytes_with_its_ends_of_lines() -> None:
 
 @pytest.mark.parametrize("kind", ["bpe", "unigram", "word", "character"])
 def test_bytes_that_no_token_predicts_are_counted(kind: str) -> None:
-    lines = ["ein Hund", "", "der  Hund ", " ein", "ein\u00a0Hund", "\u3000", "Häuser"]
+    lines = ["ein Hund", "", "der  Hund ", " ein", "ein\u00a0Hund", "\u3000", "Häuser", "ein\tHund"]
     vocabulary = Vocabulary.train([*lines, *lines], kind=kind, size=400)
     found = encode_text(lines, vocabulary)
     decoded = [vocabulary.decode(found.line(number).tolist()) for number in range(len(lines))]
     assert found.unknown == 0
-    assert found.lost == text_size(lines) - text_size(decoded)
+    assert found.lost == text_size(lines) - text_size(decoded) + (kind == "word")  # and a tab that comes back as a space
     assert bool(found.undefined) == (decoded != lines) == (kind in ("word", "unigram"))
 
 

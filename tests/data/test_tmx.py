@@ -132,3 +132,10 @@ def test_countries_may_differ_from_unit_to_unit(tmp_path: Path) -> None:
     assert read_pairs(memory(tmp_path / "a.tmx", *units)) == [*PAIRS, ("a bird", "ein Vogel")]
     only = [unit(("pt-BR", "ônibus"), ("pt-PT", "autocarro")), unit(("pt-BR", "trem"), ("pt-PT", "comboio"))]
     assert read_pairs(memory(tmp_path / "b.tmx", *only, source="pt-BR")) == [("ônibus", "autocarro"), ("trem", "comboio")]
+
+
+def test_a_text_is_never_paired_with_itself(tmp_path: Path) -> None:
+    units = [unit(("pt-BR", "trem"), ("pt", "comboio")), unit(("pt-BR", "ônibus")), unit(("pt-BR", "suco"), ("pt-PT", "sumo"))]
+    path = memory(tmp_path / "a.tmx", *units, source="pt-BR")
+    for languages in (None, ("pt-BR", "pt")):
+        assert read_pairs(path, languages=languages) == [("trem", "comboio"), ("suco", "sumo")]

@@ -7,11 +7,13 @@ import sys
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
 from regard.decoding import DecodingOptions, beam_search, greedy_search
+from regard.decoding.options import BatchedOptions
 from regard.errors import ConfigError, RegardError, ShapeError
 from tests.decoding.history import BOS, EOS, HistoryStep, Read, exhaustive, read_alone, same, score_of
 
@@ -300,6 +302,10 @@ def test_half_precision_logits_are_ranked_in_float32() -> None:
     ("change", "message"),
     [
         ({"beam_size": 0}, "beam_size must be at least 1, found 0"),
+        ({"beam_size": 2.5}, "beam_size: expected a whole number, found 2.5"),
+        ({"beam_size": torch.tensor(2.5)}, "beam_size: expected a whole number, found tensor"),
+        ({"max_length": [3, np.float64(2)]}, "max_length: expected a whole number, found np.float64"),
+        ({"length_penalty": 300.0, "max_length": 200}, "length_penalty 300.0: too large for 200 tokens"),
         ({"n_best": 6}, r"n_best must be 1 to beam_size \(5\), found 6"),
         ({"max_length": [3, -1]}, "max_length must be at least 0, found -1"),
         ({"length_penalty": -0.5}, "length_penalty must be at least 0, found -0.5"),
@@ -347,3 +353,10 @@ def test_the_beam_loop_fits_one_screen() -> None:
     assert isinstance(function, ast.FunctionDef)
     assert function.end_lineno is not None
     assert function.end_lineno - function.body[1].lineno + 1 <= 45
+
+
+@pytest.mark.parametrize("lengths", [5, np.int64(5), torch.tensor(5), [5, 6], np.array([5, 6]), torch.tensor([5, 6])])
+def test_numbers_of_other_libraries_are_whole_numbers(lengths: Any) -> None:
+    options = DecodingOptions(bos=2, eos=3, beam_size=np.int64(4), max_length=lengths)
+    assert BatchedOptions.build(options, 2, "cpu").limits == ([5, 5] if options.max_length == 5 else [5, 6])
+    assert type(options.beam_size) is int

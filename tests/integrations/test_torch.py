@@ -308,11 +308,13 @@ class OwnLayer(nn.TransformerEncoderLayer):
 
 def test_what_computes_something_else_than_its_class_is_named():
     for kind, layer, name in [("OwnAttention", OwnAttention(E, H), "forward"), ("OwnLayer", OwnLayer(E, H, W), "_ff_block")]:
-        with pytest.raises(ConfigError, match=f"{kind}: its own {name} cannot be converted; expected a torch.nn."):
+        with pytest.raises(ConfigError, match=f"{kind}: its own {name} cannot be converted; expected a plain "):
             from_torch(layer)
     patched = encoder_layer()
     patched.forward = lambda x: x
     with pytest.raises(ConfigError, match="its own forward"):
+        from_torch(patched)
+    with pytest.raises(ConfigError, match=r"TransformerEncoder: layers\.0: hooks and patched methods would be lost"):
         from_torch(nn.TransformerEncoder(patched, 1))
     model = nn.ModuleList([nn.MultiheadAttention(E, H), OwnAttention(E, H)])
     with pytest.raises(ConfigError, match="OwnAttention"):
@@ -320,8 +322,34 @@ def test_what_computes_something_else_than_its_class_is_named():
     assert type(model[0]) is nn.MultiheadAttention
     hooked = nn.ModuleList([nn.MultiheadAttention(E, H)])
     hooked[0].register_forward_hook(lambda *_: None)
-    with pytest.raises(ConfigError, match="hooks"):
+    with pytest.raises(ConfigError, match="MultiheadAttention: hooks and patched methods would be lost"):
         replace_attention(hooked)
+    layer = encoder_layer()
+    layer.linear1.register_full_backward_pre_hook(lambda *_: None)
+    with pytest.raises(ConfigError, match="TransformerEncoderLayer: linear1: hooks and patched methods would be lost"):
+        from_torch(layer)
+    inner = encoder_layer()
+    inner.linear2.forward = lambda x: x
+    with pytest.raises(ConfigError, match="linear2: hooks and patched methods"):
+        from_torch(inner)
+
+
+class OwnHeads(MultiHeadAttention):
+    def forward(self, *inputs: Any, **named: Any) -> Any:
+        return super().forward(*inputs, **named)
+
+
+def test_so_is_what_would_not_come_back() -> None:
+    with pytest.raises(ConfigError, match="OwnHeads: its own forward cannot be converted"):
+        OwnHeads(E, H).to_torch()
+    tied = nn.MultiheadAttention(E, H, kdim=5, vdim=7)
+    tied.v_proj_weight = tied.k_proj_weight
+    with pytest.raises(ConfigError, match=r"k_proj_weight and .*v_proj_weight are one weight"):
+        from_torch(tied)
+    encoder = from_torch(nn.TransformerEncoder(encoder_layer(), 2))
+    encoder.layers[1] = encoder.layers[0]
+    with pytest.raises(ConfigError, match="are one weight: the conversion would untie them"):
+        to_torch(encoder)
 
 
 def test_shared_weights_stay_shared_or_are_named():

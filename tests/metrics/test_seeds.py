@@ -117,7 +117,9 @@ def test_few_items_do_not_make_a_small_p_value() -> None:
     for items in (2, 6, 20):
         better, worse = ([run_score("mean", np.array([[value, 1.0]] * items)) for value in values] for values in ((7, 8, 9), (1, 2, 3)))
         assert compare_seeds(better[:1], worse[:1]).p_value == pytest.approx(2.0 ** (1 - items), abs=1e-5)  # all agree
-        assert compare_seeds(better, worse).p_value >= 2.0 ** (1 - items)
+        several = compare_seeds(better, worse)
+        assert several.p_value >= 2.0 ** (1 - items)
+        assert (several.p_value < 0.05) == (several.interval[0] > 0) == (several.seeds_needed() is not None)
     # Of studies whose items differ by chance alone, at most one in twenty finds a difference.
     generator = np.random.default_rng(5)
     for items in (3, 5, 10):

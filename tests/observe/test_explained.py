@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -635,6 +636,8 @@ def test_a_model_made_of_two_writes_tokens(tokenizer: Any) -> None:
         record = dataclasses.replace(record, maps=[each for each in record.maps if each.method == "leave-one-out"])
         assert record.maps[-1].query == "next token"
         assert len(record.items["next token"].tokens) == len(record.items["target"].tokens)
+    twice = SimpleNamespace(config=SimpleNamespace(id2label={0: "a", 1: "a (2)", 2: "a"}))
+    assert class_names(twice, 3) == ["a", "a (2)", "a (2) (2)"]
     names = class_names(model, 100_000)  # of as many as a vocabulary has
     assert len(names) == len(set(names)) == 100_000
 
@@ -657,3 +660,13 @@ def test_outputs_of_a_tokenizer_without_padding_are_all_real(tokenizer: Any) -> 
     assert found.queries == expected.queries
     for each, seen in ((without, found), (tokenizer, expected)):
         assert text_batch(model, each, seen.inputs).outputs.all()
+
+
+def test_a_model_whose_halves_have_configurations_but_no_names_is_watched(tokenizer: Any) -> None:
+    sizes = {"vocab_size": 12, "hidden_size": 12, "num_hidden_layers": 1, "num_attention_heads": 3, "num_key_value_heads": 3, "head_dim": 4}
+    half = {**sizes, "intermediate_size": 8, "max_position_embeddings": 9}
+    config = transformers.T5GemmaConfig(encoder=half, decoder=half, pad_token_id=0, bos_token_id=2, eos_token_id=3, vocab_size=12)
+    model = noisy(transformers.T5GemmaForConditionalGeneration(config))
+    assert watch_text(model, tokenizer, ("the cat", "der Hund")).queries is not None
+    with pytest.raises(DataError, match="text: 10 tokens, and the model takes at most 9"):
+        watch_text(model, tokenizer, ("the cat sat on a mat the cat sat", "der Hund"))

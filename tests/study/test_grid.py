@@ -704,6 +704,14 @@ def test_a_line_of_a_log_that_was_cut_off_does_not_stop_a_study(tmp_path: Path, 
     (run / "log.jsonl").write_text("\n".join([*log, '{"event": "save",']))  # as a full disk leaves it
     assert run_study(study, out, beside=tmp_path, train=train_here) == 0
     assert json.loads(result.read_text())["scores"] == expected
+    assert json.loads(result.read_text())["seconds_per_update"] > 0
+    # A log that does not name the time of an update is one of a version that did not.
+    log = [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
+    text = "".join(json.dumps({key: value for key, value in line.items() if key != "seconds_per_update"}) + "\n" for line in log)
+    (run / "log.jsonl").write_text(text)
+    result.unlink()
+    assert run_study(study, out, beside=tmp_path, train=train_here) == 0
+    assert json.loads(result.read_text()).get("seconds_per_update") is None
 
 
 def test_a_report_that_fails_does_not_stop_the_runs_that_are_left(tmp_path: Path, data: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 import time
 from pathlib import Path
 from typing import Any
@@ -245,3 +247,9 @@ def test_prefixes_and_terms_that_do_not_belong_to_the_lines_are_named() -> None:
         for call in (subject.translate, subject.translate_tagged):
             with pytest.raises(ConfigError, match=message):
                 call(["ein Hund", "das Haus"], **wrong)
+
+
+def test_a_glossary_goes_to_other_processes_whatever_its_terms() -> None:
+    long = Glossary([Term("a " * 500 + "b", "x")])
+    for again in (pickle.loads(pickle.dumps(long)), copy.deepcopy(long)):
+        assert again.find("a " * 500 + "b") == ["x"]

@@ -244,6 +244,7 @@ class MultiHeadAttention(nn.Module):
         """
         if self.score is not None:
             raise ConfigError("items: a key-value cache needs scaled dot products, not another score")
+        check_states("MultiHeadAttention.items", "states", states, "S", self.key.in_features)
         if key_mask is not None:
             check_key_mask(key_mask, states.shape[:2], "MultiHeadAttention.items")
             states = states.masked_fill(~key_mask.unsqueeze(-1), 0.0)

@@ -143,6 +143,8 @@ def _undrawn(attention: nn.Module) -> Generator[None, None, None]:
         return
     buffers = [(buffer, buffer.clone()) for buffer in attention.buffers()] if attention.training else []
     devices = {parameter.device for parameter in attention.parameters() if parameter.device.type not in ("cpu", "meta")}
+    if torch.cuda.is_initialized():  # an attention without parameters draws where its inputs are
+        devices.add(torch.device("cuda", torch.cuda.current_device()))
     cpu = torch.get_rng_state()
     others = [(torch.get_device_module(device), device, torch.get_device_module(device).get_rng_state(device)) for device in devices]
     try:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from regard.attention.multi_head import MultiHeadAttention
 
 PARTS = ("query", "key", "value")
+HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks", "_state_dict_hooks", "_state_dict_pre_hooks")
 
 
 class Masks(NamedTuple):
@@ -177,6 +178,7 @@ def build_from_torch(kind: type[MultiHeadAttention], theirs: nn.MultiheadAttenti
     if not isinstance(theirs, nn.MultiheadAttention):
         raise ConfigError(f"from_torch: expected a torch.nn.MultiheadAttention, found {type(theirs).__name__}")
     check_methods(theirs, nn.MultiheadAttention)
+    check_untied(theirs)
     if theirs.add_zero_attn:
         raise ConfigError("torch.nn.MultiheadAttention: add_zero_attn=True cannot be converted, MultiHeadAttention has nothing like it")
     state = heads_from_torch(theirs.state_dict())
@@ -189,19 +191,24 @@ def build_from_torch(kind: type[MultiHeadAttention], theirs: nn.MultiheadAttenti
 
 
 def check_methods(theirs: nn.Module, *kinds: type[nn.Module]) -> None:
-    """Check that a module computes what the class of torch's that it comes from computes.
+    """Check that a module computes what its class does.
 
     Args:
         theirs: an instance of one of the classes.
-        kinds: classes of torch's, the nearest first.
+        kinds: classes that can be converted, the nearest first.
 
     Raises:
-        ConfigError: a subclass, or the module itself, has another `forward` or another block that `forward` calls.
+        ConfigError: a subclass, or the module itself, has another `forward` or another block that `forward` calls; or a part of it has a
+            `forward` of its own, or hooks.
     """
     kind = next(kind for kind in kinds if isinstance(theirs, kind))
     for name in ("forward", "_sa_block", "_mha_block", "_ff_block"):
         if getattr(type(theirs), name, None) is not getattr(kind, name, None) or name in vars(theirs):
-            raise ConfigError(f"{type(theirs).__name__}: its own {name} cannot be converted; expected a torch.nn.{kind.__name__}")
+            raise ConfigError(f"{type(theirs).__name__}: its own {name} cannot be converted; expected a plain {kind.__name__}")
+    for name, part in theirs.named_modules():
+        if "forward" in vars(part) or any(vars(part).get(hooks) for hooks in HOOKS):
+            where = f"{name}: " if name else ""
+            raise ConfigError(f"{type(theirs).__name__}: {where}hooks and patched methods would be lost; set them after the conversion")
 
 
 def check_untied(module: nn.Module, *, parts: Container[nn.Module] | None = None) -> None:
@@ -239,6 +246,10 @@ def freeze_like(module: nn.Module, trained: Mapping[str, Tensor]) -> None:
 @torch.no_grad()
 def build_to_torch(ours: MultiHeadAttention, *, batch_first: bool) -> nn.MultiheadAttention:
     """Implement `MultiHeadAttention.to_torch`."""
+    from regard.attention.multi_head import MultiHeadAttention
+
+    check_methods(ours, MultiHeadAttention)
+    check_untied(ours)
     for name, part in (("areas", ours.areas), ("score", ours.score)):
         if part is not None:
             raise ConfigError(f"MultiHeadAttention: {name} cannot be converted, torch.nn.MultiheadAttention has nothing like it")

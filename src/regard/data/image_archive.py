@@ -7,6 +7,7 @@ import io
 import os
 import tarfile
 import threading
+import weakref
 import zlib
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -49,17 +50,24 @@ class ImageArchive:
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
+        self._lock = threading.Lock()
         try:
-            self._open()
+            self._stream = _open_stream(self.path)
             self._places = _index(self._stream)
         except (OSError, EOFError, ValueError, zlib.error, tarfile.TarError) as error:
             if isinstance(error, OSError) and error.errno:
                 raise unreadable(path, error) from error
             raise DataError(f"{path}: expected a whole .tar, .tar.gz or .tgz ({error})") from error
+        self._absolute = os.path.abspath(path)
+        _OPEN.add(self)
 
-    def _open(self) -> None:
-        # A forked process needs a stream of its own: its place is shared, and so may be a lock that nobody lets go.
-        self._stream, self._lock, self._process = _open_stream(self.path), threading.Lock(), os.getpid()
+    def _reopen(self) -> None:
+        # A forked process needs a file of its own, since the place in it is shared; and a lock, which nobody may be left to let go.
+        self._lock = threading.Lock()
+        if isinstance(self._stream, _SeekableGzip):
+            self._stream.reopen(self._absolute)
+        else:
+            self._stream = open(self._absolute, "rb")  # noqa: SIM115
 
     def __del__(self) -> None:
         if hasattr(self, "_stream"):
@@ -90,8 +98,6 @@ class ImageArchive:
         Example: see the class.
         """
         try:
-            if self._process != os.getpid():
-                self._open()
             with self._lock:
                 self._stream.seek(offset)
                 data = self._stream.read(length)
@@ -100,6 +106,17 @@ class ImageArchive:
         if len(data) != length:
             raise DataError(f"{self.path}: ends at byte {offset + len(data)}, expected {offset + length} bytes")
         return data
+
+
+_OPEN: weakref.WeakSet[ImageArchive] = weakref.WeakSet()
+
+
+def _reopen_all() -> None:
+    for archive in list(_OPEN):
+        archive._reopen()  # pyright: ignore[reportPrivateUsage]
+
+
+os.register_at_fork(after_in_child=_reopen_all)
 
 
 @dataclass(frozen=True)
@@ -160,6 +177,11 @@ class _SeekableGzip(io.RawIOBase):
         self._size: int | None = None
         self._states: list[tuple[int, int, Any]] = [(0, 0, zlib.decompressobj(GZIP))]
         self._wanted = 0
+        self._restore(0)
+
+    def reopen(self, path: str) -> None:
+        """Read another file object of the same file from now on."""
+        self._raw = open(path, "rb")  # noqa: SIM115
         self._restore(0)
 
     def close(self) -> None:

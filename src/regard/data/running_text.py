@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
@@ -15,6 +16,8 @@ from regard.data.token_arrays import FlatTokens, sequence_offsets
 from regard.data.vocabulary import BOS, EOS, PAD, UNK, Vocabulary
 from regard.errors import DataError, counted
 
+_NO_SPACE = re.compile("[\t\x0b\x0c\r\x1c-\x1f]")
+"""White space of one byte, like a space, but none."""
 _RELEASE = 64
 """Chunks of a stream after which what was mapped of the files is let go of."""
 
@@ -124,8 +127,8 @@ def encode_text(lines: Iterable[str], vocabulary: Vocabulary) -> EncodedText:
     """
     lines = list(lines)
     tokens = append_eos(TextEncoder(vocabulary).encode(lines))
-    size = text_size(lines)
-    return EncodedText(tokens.ids, tokens.offsets, size, int((tokens.ids == UNK).sum()), size - spelled_size(tokens, vocabulary))
+    unknown = int((tokens.ids == UNK).sum())
+    return EncodedText(tokens.ids, tokens.offsets, text_size(lines), unknown, lost_size(lines, tokens, vocabulary))
 
 
 def append_eos(tokens: FlatTokens) -> FlatTokens:
@@ -149,27 +152,30 @@ def text_size(lines: Iterable[str]) -> int:
     return sum(len(line.encode("utf-8", errors="replace")) + 1 for line in lines)
 
 
-def spelled_size(tokens: FlatTokens, vocabulary: Vocabulary) -> int:
-    """Return the bytes of the lines that tokens spell, with one per line end; unknown tokens count as any number.
+def lost_size(lines: Sequence[str], tokens: FlatTokens, vocabulary: Vocabulary) -> int:
+    r"""Return the bytes of white space in lines that decoding their tokens does not give back; of no meaning where tokens are unknown.
 
     Args:
+        lines: the lines.
         tokens: of each line, EOS last.
         vocabulary: of the tokens.
 
     Example:
         >>> vocabulary = Vocabulary.train(["a b"], kind="word", size=9)
-        >>> spelled_size(FlatTokens.of([[5, 4, EOS], [EOS]]), vocabulary)
-        5
+        >>> lost_size(["b   a", ""], FlatTokens.of([[5, 4, EOS], [EOS]]), vocabulary)  # one space is between any words
+        2
+        >>> lost_size(["b\ta"], FlatTokens.of([[5, 4, EOS]]), vocabulary)
+        1
     """
     sizes = vocabulary.sizes()
     sizes[EOS] = 1
-    size = int(sizes[tokens.ids].sum())
+    lost = text_size(lines) - int(sizes[tokens.ids].sum())
     if vocabulary.kind == "word":
-        return size + int(np.maximum(tokens.lengths - 2, 0).sum())
+        return lost - int(np.maximum(tokens.lengths - 2, 0).sum()) + sum(len(_NO_SPACE.findall(line)) for line in lines)
     if vocabulary.kind == "unigram":
         starts = (tokens.offsets - tokens.offsets[0])[:-1]
-        return size - int(vocabulary.spaced()[tokens.ids[starts]].sum())
-    return size
+        return lost + int(vocabulary.spaced()[tokens.ids[starts]].sum())
+    return lost
 
 
 class TextStreams:

@@ -179,7 +179,9 @@ class ParallelText:
 
 
 def find_shards(source: str, target: str | None) -> list[Shard]:
-    r"""Find the files of a parallel text, sorted by name and matched in order.
+    r"""Find the files of a parallel text, sorted by name; those of both sides belong together whose wildcards stand for the same.
+
+    Where the names of the two sides differ in more than the pattern, they are matched in order.
 
     Args:
         source: a file, or a pattern with `*`, `?` or `[...]` in the name of folders or files.
@@ -212,7 +214,7 @@ def find_shards(source: str, target: str | None) -> list[Shard]:
             raise DataError(f"{pattern}: no such file, and no file has a name like this")
         sides.append(found)
     if len(sides[0]) != len(sides[-1]):
-        raise DataError(f"{source}: {len(sides[0])} files, but {target}: {len(sides[1])}; expected as many, in the same order of names")
+        raise DataError(f"{source}: {len(sides[0])} files, but {target}: {len(sides[1])}; expected as many")
     if len(sides) == 2:
         keys = [[_wildcards(pattern, path) for path in found] for pattern, found in zip((source, target or ""), sides, strict=True)]
         places = {key: number for number, key in enumerate(keys[1])}

@@ -54,7 +54,7 @@ def stream_tmx(path: str | Path, languages: Languages | None = None) -> Iterator
         pair = pair or _pair_of(path, reader.source, unit)
         if languages is None and pair is not None and any(name not in pair and name.split("-")[0] not in pair for name in unit):
             raise _choose_two(path, reader.languages)
-        sides = None if pair is None else [_side(unit, name) for name in pair]
+        sides = None if pair is None else [_side(unit, name, other) for name, other in (pair, pair[::-1])]
         if sides and all(sides):
             found += 1
             yield sides[0], sides[1]
@@ -80,8 +80,11 @@ def _choose_two(path: str | Path, found: Iterable[str]) -> DataError:
     return DataError(f"{path}: has the languages {listed(sorted(found))}; choose two: data.languages=[SOURCE, TARGET]")
 
 
-def _side(unit: Mapping[str, str], language: str) -> str:
-    return unit.get(language) or next((text for name, text in unit.items() if text and name.split("-")[0] == language), "")
+def _side(unit: Mapping[str, str], language: str, other: str) -> str:
+    # The text of a language, or of one of its countries that is not the other side.
+    return unit.get(language) or next(
+        (text for name, text in unit.items() if text and name.split("-")[0] == language and name != other), ""
+    )
 
 
 class _Reader:

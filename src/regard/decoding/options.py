@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+import operator
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Self
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -15,21 +16,25 @@ from regard.decoding.phrases import ForcedPhrases, PhraseProgress
 from regard.errors import ConfigError, ShapeError
 
 
-def check_whole(name: str, values: Iterable[object]) -> None:
-    """Check that values are whole numbers.
+def whole_number(name: str, value: Any, *, least: int | None = None) -> int:
+    """Return a whole number of any type, NumPy's and torch's too, as an int.
 
     Raises:
-        ConfigError: one is not; the message names it.
+        ConfigError: it is none, or below `least`; the message names it.
 
     Example:
-        >>> check_whole("top_k", [2.0])
+        >>> whole_number("top_k", 2.0)
         Traceback (most recent call last):
             ...
-        regard.errors.ConfigError: top_k must be a whole number, found 2.0
+        regard.errors.ConfigError: top_k: expected a whole number, found 2.0
     """
-    for value in values:
-        if isinstance(value, bool) or not hasattr(value, "__index__"):
-            raise ConfigError(f"{name} must be a whole number, found {value!r}")
+    try:
+        found = None if isinstance(value, bool) else operator.index(value)
+    except TypeError:
+        found = None
+    if found is None or (least is not None and found < least):
+        raise ConfigError(f"{name}: expected a whole number{'' if least is None else f' of {least} or more'}, found {value!r}")
+    return found
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,10 +88,12 @@ class DecodingOptions:
     need_attention: bool = False
 
     def __post_init__(self) -> None:
-        lengths = self.max_length if isinstance(self.max_length, Sequence) else [self.max_length]
-        whole = {name: [getattr(self, name)] for name in ("beam_size", "n_best", "min_length", "no_repeat_ngram_size")}
-        for name, values in {**whole, "max_length": lengths}.items():
-            check_whole(name, values)
+        for name in ("beam_size", "n_best", "min_length", "no_repeat_ngram_size"):
+            object.__setattr__(self, name, whole_number(name, getattr(self, name)))
+        one = not hasattr(self.max_length, "__len__") or getattr(self.max_length, "ndim", 1) == 0
+        given: Any = [self.max_length] if one else self.max_length
+        lengths = [whole_number("max_length", value) for value in given]
+        object.__setattr__(self, "max_length", lengths[0] if one else lengths)
         if self.beam_size < 1:
             raise ConfigError(f"beam_size must be at least 1, found {self.beam_size}")
         if not 1 <= self.n_best <= self.beam_size:

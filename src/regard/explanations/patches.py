@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -9,8 +10,16 @@ from typing import Any
 
 from torch import nn
 
-_ONE_AT_A_TIME = threading.RLock()
+_ONE_AT_A_TIME = [threading.RLock()]
 """Held while a module is changed: explanations of other threads wait."""
+
+
+def _renew() -> None:
+    # In a forked process no thread is left that would let go of it.
+    _ONE_AT_A_TIME[0] = threading.RLock()
+
+
+os.register_at_fork(after_in_child=_renew)
 
 
 @contextmanager
@@ -31,8 +40,8 @@ def patched(module: nn.Module, name: str, make: Callable[[Callable[..., Any]], C
         3
     """
     owner = threading.get_ident()
-    with _ONE_AT_A_TIME:
-        original = getattr(module, name)
+    with _ONE_AT_A_TIME[0]:
+        original, own = getattr(module, name), module.__dict__.get(name)
         replacement = make(original)
 
         def chosen(*args: Any, **kwargs: Any) -> Any:
@@ -42,7 +51,10 @@ def patched(module: nn.Module, name: str, make: Callable[[Callable[..., Any]], C
         try:
             yield
         finally:
-            del module.__dict__[name]
+            if own is None:
+                del module.__dict__[name]
+            else:
+                module.__dict__[name] = own
 
 
 @contextmanager
@@ -62,7 +74,7 @@ def hooked(module: nn.Module, note: Callable[[tuple[Any, ...], Any], Any]) -> It
         if threading.get_ident() == owner:
             note(args, output)
 
-    with _ONE_AT_A_TIME:
+    with _ONE_AT_A_TIME[0]:
         handle = module.register_forward_hook(hook)
         try:
             yield

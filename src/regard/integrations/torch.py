@@ -47,6 +47,7 @@ ENCODER_NORMS = {"norm1": "attention_norm", "norm2": "feed_forward_norm"}
 DECODER_NORMS = {"norm1": "attention_norm", "norm2": "cross_attention_norm", "norm3": "feed_forward_norm"}
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"relu": F.relu, "gelu": F.gelu, "swish": F.silu}
 FUNCTIONS: dict[Callable[..., Tensor], Activation] = {F.relu: "relu", torch.relu: "relu", F.gelu: "gelu", F.silu: "swish"}
+OWN = (Encoder, Decoder, EncoderLayer, DecoderLayer)
 CONVERTED = (nn.Transformer, nn.TransformerEncoder, nn.TransformerDecoder, nn.TransformerEncoderLayer, nn.TransformerDecoderLayer)
 MODULES: dict[type[nn.Module], Activation] = {nn.ReLU: "relu", nn.GELU: "gelu", nn.SiLU: "swish"}
 
@@ -194,6 +195,9 @@ def to_torch(ours: Ours, *, batch_first: bool = True) -> nn.Module:
     """
     if isinstance(ours, MultiHeadAttention):
         return ours.to_torch(batch_first=batch_first)
+    if isinstance(ours, OWN):
+        check_methods(ours, *OWN)
+        check_untied(ours)
     if isinstance(ours, Stacks):
         encoder, decoder = (to_torch(half, batch_first=batch_first) for half in ours)
         own = ours.decoder.layers[0].get_submodule("attention")
@@ -401,7 +405,5 @@ def replace_attention(module: nn.Module, *, areas: Callable[[], Areas] | None = 
 
 
 def _replacement(part: nn.MultiheadAttention, areas: Callable[[], Areas] | None) -> TorchAttention:
-    if part._forward_hooks or part._forward_pre_hooks or part._backward_hooks:
-        raise ConfigError("replace_attention: a torch.nn.MultiheadAttention has hooks, which would be lost: register them afterwards")
     ours = MultiHeadAttention.from_torch(part, areas=None if areas is None else areas())
     return TorchAttention(ours, batch_first=part.batch_first).train(part.training)

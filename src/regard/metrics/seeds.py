@@ -132,7 +132,7 @@ class SeedComparison:
             if not 0 < value < 1:
                 raise DataError(f"{name} {value}: expected a chance between 0 and 1")
         spreads, item_error = self.spreads, self.item_error
-        if spreads is None or item_error is None or not self.difference:
+        if spreads is None or item_error is None or not self.difference or _least(self.items) >= level:
             return None
 
         def enough(seeds: int) -> bool:
@@ -214,8 +214,9 @@ def compare_seeds(
     drawn = _chance(parts, runs, (math.sqrt(of_items or 0.0), items), samples, seed)
     # Summation order changes the last bits: treat such a difference as none.
     p_value = (1 + int(np.sum(drawn >= abs(difference) * (1 - 1e-9)))) / (1 + samples)
-    p_value = max(p_value, 0.0 if items is None else 2.0 ** (1 - items))
-    reach = float(np.quantile(drawn, 1 - LEVEL))
+    p_value, reach = max(p_value, _least(items)), float(np.quantile(drawn, 1 - LEVEL))
+    if _least(items) >= LEVEL:
+        reach = max(reach, abs(difference))  # so few items exclude nothing
     error = None if of_items is None else math.sqrt(of_items)
     return SeedComparison(difference, (difference - reach, difference + reach), p_value, runs, spreads, error, items)
 
@@ -250,6 +251,11 @@ def _item_variances(sides: Sequence[Sequence[RunScore]]) -> tuple[float | None, 
     # The spread of scores already includes each run's own item effects: count them once.
     alone = [float(((side - side.mean(0)) ** 2).sum()) / ((len(side) - 1) * degrees) for side in effects]
     return max(0.0, whole - sum(own / len(side) for own, side in zip(alone, effects, strict=True))), alone
+
+
+def _least(items: int | None) -> float:
+    # The smallest p-value that a number of test items allows.
+    return 0.0 if items is None else 2.0 ** (1 - items)
 
 
 def _chance(parts: Sequence[float], runs: Sequence[int], of_items: tuple[float, int | None], samples: int, seed: int) -> np.ndarray:

@@ -31,7 +31,9 @@ def class_names(model: Any, count: int) -> list[str]:
     names = dict[str, None]()
     for number in range(count):
         name = str(known.get(number, number))
-        names[f"{name} ({number})" if name in names else name] = None
+        while name in names:
+            name = f"{name} ({number})"
+        names[name] = None
     return list(names)
 
 

@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -243,20 +243,17 @@ def _encode(model: nn.Module, tokenizer: Any, texts: Sequence[str], seconds: Seq
     length = inputs["input_ids"].shape[1]
     if not length:
         raise DataError(f"text: {texts[0]!r} has no tokens")
-    _check_length("text", length, _part(model, "encoder"))
+    _check_length("text", length, model, "encoder")
     return inputs
 
 
-def _part(model: Any, name: str) -> Any:
-    # The half of a model that was made of two, each with its own configuration; else the model.
-    own = getattr(getattr(model, "config", None), name, None)
-    return getattr(model, name) if hasattr(own, "max_position_embeddings") else model
-
-
-def _check_length(what: str, length: int, model: Any) -> None:
+def _check_length(what: str, length: int, model: Any, half: Literal["encoder", "decoder"]) -> None:
+    # A model that was made of two has a configuration for each half, and perhaps a module of that name.
     config, key = getattr(model, "config", None), "max_position_embeddings"
-    most = getattr(config, key, None) or getattr(getattr(config, "text_config", None), key, None)
-    for name, table in model.named_modules():
+    configs = [getattr(config, half, None), config, getattr(config, "text_config", None)]
+    most = next((found for each in configs if (found := getattr(each, key, None)) is not None), None)
+    part = getattr(model, half, model) if hasattr(configs[0], key) else model
+    for name, table in part.named_modules():
         # Positions of the RoBERTa family begin behind the index of padding.
         if name.endswith("position_embeddings") and isinstance(table, nn.Embedding) and table.padding_idx is not None:
             most = min(most or table.num_embeddings, table.num_embeddings - table.padding_idx - 1)
@@ -271,7 +268,7 @@ def _decoder_inputs(model: Any, tokenizer: Any, inputs: Mapping[str, Tensor], ou
     if not outputs:
         return model.generate(**inputs, do_sample=False, num_beams=1)[:, :-1]
     labels = _on_device(model, tokenizer(text_target=list(outputs), return_tensors="pt", padding=len(outputs) > 1))["input_ids"]
-    _check_length("output", labels.shape[1], _part(model, "decoder"))
+    _check_length("output", labels.shape[1], model, "decoder")
     prepare, start = (getattr(model, name, None) for name in ("prepare_decoder_input_ids_from_labels", "generation_config"))
     try:
         if prepare is not None:

@@ -443,8 +443,9 @@ def _training_figures(run: Path) -> dict[str, Any]:
     updates = max((event["step"] for event in events), default=0)
     ended = next((event for event in reversed(events) if event["event"] == "done"), {})
     figures: dict[str, Any] = {"updates": updates, "curve": curve, "trained_on": ended.get("trained_on")}
-    if trained:
-        figures |= {name: statistics.median(event[name] for event in trained) for name in ("tokens_per_second", "seconds_per_update")}
+    for name in ("tokens_per_second", "seconds_per_update"):
+        if found := [event[name] for event in trained if name in event]:
+            figures[name] = statistics.median(found)
     return figures
 
 

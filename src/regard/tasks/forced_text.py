@@ -34,12 +34,6 @@ class Term(NamedTuple):
     target: str
 
 
-class _Node(NamedTuple):
-    # Terms by their words: those that go on with each word, and the translations of the one that ends here.
-    next: dict[str, _Node]
-    targets: list[str]
-
-
 class Glossary:
     """Terms, to be found in lines.
 
@@ -55,19 +49,20 @@ class Glossary:
     """
 
     def __init__(self, terms: Sequence[Term]) -> None:
-        self._terms = _Node({}, [])
+        # A tree of words in one table: from the number of a beginning of terms, and a word, to that of the longer beginning.
+        self._next: dict[tuple[int, str], int] = {}
+        self._targets: dict[int, str] = {}
         for term in terms:
-            node = self._terms
+            node = 0
             for word in _WORD.findall(term.source):
-                node = node.next.setdefault(word, _Node({}, []))
-            node.targets.append(term.target)
-            if node.targets[0] != term.target:
-                one, other = map(shown, (node.targets[0], term.target))
-                raise ConfigError(f"terms: {shown(term.source)} is {one} and {other}; expected one translation")
+                node = self._next.setdefault((node, word), len(self._next) + 1)
+            before = self._targets.setdefault(node, term.target)
+            if before != term.target:
+                raise ConfigError(f"terms: {shown(term.source)} is {shown(before)} and {shown(term.target)}; expected one translation")
 
     def find(self, line: str) -> list[str]:
         """Return the term translations for a line, each once, in order; the first and longest of overlapping terms wins."""
-        words = _WORD.findall(line) if self._terms.next else []
+        words = _WORD.findall(line) if self._next else []
         lower = [word.lower() for word in words]
         found: dict[str, None] = {}
         at = 0
@@ -80,13 +75,13 @@ class Glossary:
 
     def _longest(self, words: Sequence[str], at: int) -> tuple[int, str]:
         # Words and translation of the longest term that begins at a word; 0 if there is none.
-        node, size, target = self._terms, 0, ""
+        node, size, target = 0, 0, ""
         for number in range(at, len(words)):
-            node = node.next.get(words[number])
-            if node is None:
+            node = self._next.get((node, words[number]), 0)
+            if not node:
                 break
-            if node.targets:
-                size, target = number + 1 - at, node.targets[0]
+            if node in self._targets:
+                size, target = number + 1 - at, self._targets[node]
         return size, target
 
 

@@ -13,7 +13,7 @@ from regard.config import LanguageConfig
 from regard.data.file_digests import DataFiles
 from regard.data.lines import stream_lines
 from regard.data.parallel import file_digest
-from regard.data.running_text import EncodedText, append_eos, spelled_size, text_size
+from regard.data.running_text import EncodedText, append_eos, lost_size, text_size
 from regard.data.subsample import in_sample
 from regard.data.text_encoder import TextEncoder
 from regard.data.token_arrays import TokenFile, TokenWriter, smallest_dtype
@@ -82,16 +82,16 @@ class TrainingLines:
 
     def _write(self, part: str, folder: Path, vocabulary: Vocabulary) -> dict[str, Any]:
         encoder, dtype = TextEncoder(vocabulary), smallest_dtype(len(vocabulary))
-        lines, unknown, size, spelled = self._lines(part), 0, 0, 0
+        lines, unknown, size, lost = self._lines(part), 0, 0, 0
         with TokenWriter(folder / part, dtype) as writer, stage(f"Encoding the {part} text", unit="lines") as encoding:
             while block := list(islice(lines, BLOCK)):
                 tokens = append_eos(encoder.encode(block))
                 writer.append(tokens)
                 unknown += int((tokens.ids == UNK).sum())
                 size += text_size(block)
-                spelled += spelled_size(tokens, vocabulary)
+                lost += lost_size(block, tokens, vocabulary)
                 encoding.advance(len(block))
-        return {"dtype": dtype, "unknown": unknown, "size": size, "lost": size - spelled}
+        return {"dtype": dtype, "unknown": unknown, "size": size, "lost": lost}
 
     def _lines(self, part: str) -> Iterator[str]:
         name = "valid_text" if part == "valid" and "valid_text" in self.digests else "text"

@@ -17,6 +17,7 @@ from regard.data.lines import single_line
 from regard.data.running_text import pad_rows
 from regard.data.vocabulary import BOS, EOS, PAD, UNK
 from regard.decoding import DecodingOptions, Hypothesis, SamplingOptions
+from regard.decoding.options import whole_number
 from regard.errors import ConfigError, DataError, NoAttentionError
 from regard.tasks.explained_records import token_alternatives
 from regard.tasks.language_training import CHUNK, LanguageRun, open_language_run
@@ -168,8 +169,7 @@ class LanguageModel(Predictor[LanguageRun]):
             ConfigError: an option out of range.
         """
         check_texts("generate", prompts)
-        if type(max_length) is not int or max_length < 1:
-            raise ConfigError(f"max_length: expected a whole number of 1 or more, found {max_length!r}")
+        max_length = whole_number("max_length", max_length, least=1)
         encoded = self.run.vocabulary.encode_ids(prompts)
         read = [ids[-MAX_PROMPT:] for ids in encoded]
         generation, model = Generation.of(sampling, len(prompts)), self.run.model

@@ -14,6 +14,7 @@ from regard import ops, progress
 from regard.config import DecodingConfig
 from regard.data.vocabulary import BOS, EOS, PAD
 from regard.decoding import DecodingOptions, ForcedPhrases, Hypothesis, SamplingOptions, beam_search, greedy_search, sample
+from regard.decoding.options import whole_number
 from regard.decoding.protocol import GreedySearch
 from regard.errors import ConfigError
 from regard.ops.kernels import native
@@ -58,8 +59,7 @@ def predict(
     Raises:
         ConfigError: `batch_size` is no whole number of 1 or more; or see `check_precision`.
     """
-    if type(batch_size) is not int or batch_size < 1:
-        raise ConfigError(f"batch_size: expected a whole number of 1 or more, found {batch_size!r}")
+    batch_size = whole_number("batch_size", batch_size, least=1)
     device = device_of(model)
     check_precision(precision, device)
     batches = cut_batches(rows, batch_size, device=device)

@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +40,9 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[s
     path.touch()
     mode = path.stat().st_mode
     save_file(dict(tensors), path, metadata=None if metadata is None else dict(metadata))
-    path.chmod(mode)
+    if path.stat().st_mode != mode:
+        with suppress(OSError):  # some file systems have no modes
+            path.chmod(mode)
 
 
 def write_folder(
