@@ -95,12 +95,12 @@ def mean_range(values: Sequence[float]) -> str:
     return f"{statistics.mean(values):.2f} ({min(values):.2f} to {max(values):.2f})"
 
 
-def compare_runs(systems: Sequence[RunScore], baselines: Sequence[RunScore]) -> SeedComparison:
-    """Compare two variants over the seeds that both have so far."""
+def compare_runs(systems: Sequence[RunScore], baselines: Sequence[RunScore], *, paired: bool = False) -> SeedComparison:
+    """Compare two variants over the seeds that both have so far; paired: one training of each seed, used in two ways."""
     from regard.metrics.seeds import compare_seeds
 
     common = min(len(systems), len(baselines))
-    return compare_seeds(systems[:common], baselines[:common])
+    return compare_seeds(systems[:common], baselines[:common], paired=paired)
 
 
 COMPARED = ["difference", "95 % interval", "p, corrected", "over"]

@@ -71,6 +71,21 @@ def verdicts() -> list[list[str]]:
     ]
 
 
+def hard() -> list[str]:
+    """Return the finding on hard attention to images as published."""
+    row = ("hard as published: reward of the sentence, no soft start, before the last word is read", "best cell")
+    behind, p, seeds = (value("hard_attention", row, column) for column in ("difference", "p, corrected", "seeds"))
+    ahead(0.05, float(p), "the limit of p, beside that of hard attention as published")
+    if seeds < 3:
+        raise SystemExit("hard_attention.json: a finding needs three seeds")
+    apart = str(value("hard_attention", row, "95 % interval")).replace(" to ", ", ")
+    return [
+        "Hard attention as published hardly learned.",
+        f"{behind:+.0f} % of captions true [{apart}], against ours with a soft start",
+        "[three seeds](studies.md#hard-attention-as-published)",
+    ]
+
+
 def curves() -> list[str]:
     """Return the finding on the loss of the crossed network."""
     table = read(RESULTS / "study_li2019_loss.json")
@@ -190,7 +205,7 @@ def language() -> list[str]:
 
 def rows() -> list[list[str]]:
     """Return the table: finding, figures, and a link to its evidence."""
-    return [*verdicts(), curves(), *areas(), *pointing(), crossed_pointing(), *second_inputs(), sparse(), language()]
+    return [*verdicts(), hard(), curves(), *areas(), *pointing(), crossed_pointing(), *second_inputs(), sparse(), language()]
 
 
 def main() -> None:
