@@ -305,3 +305,12 @@ def test_class_weights_and_vectors_that_do_not_fit_are_refused(tmp_path: Path) -
     (tmp_path / "vectors.txt").write_text("joy 1 2 3 4 5 6\n")
     with pytest.raises(ConfigError, match=r"data\.vectors: without effect, since the embeddings of .*run are taken over"):
         TRAIN["classification"](going_on(run, "classification", f"data.vectors={tmp_path / 'vectors.txt'}"), tmp_path / "new")
+
+
+@pytest.mark.parametrize(("task", "drawn"), [("translation", True), ("captioning", True), ("lm", False)])
+def test_examples_that_the_first_run_was_trained_on_are_told(tmp_path: Path, task: str, drawn: bool, messages: list[str]) -> None:
+    run = first(tmp_path, task)
+    for number, changes in enumerate([(), ("training.seed=9",), ("data.valid_size=1",)]):
+        messages.clear()
+        TRAIN[task](going_on(run, task, "training.max_updates=1", *changes), tmp_path / f"new{number}")
+        assert any("was trained on most of them" in line for line in messages) == (drawn and number > 0)

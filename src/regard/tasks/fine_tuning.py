@@ -118,9 +118,10 @@ def resolve_start(config: AnyConfig, folder: Path) -> AnyConfig:
         return (
             config.model_copy(update={"start": start.model_copy(update={"run": known.run, "weights": known.weights})}) if same else config
         )
+    before = read_config(run, type(config))
     unlike = [
         f"{key}: {old} -> {new}"
-        for key, (old, new) in changed_values(read_config(run, type(config)), config).items()
+        for key, (old, new) in changed_values(before, config).items()
         if key.split(".")[0] in FIXED_SETTINGS and not set(key.split(".")) & set(MAY_CHANGE)
     ]
     if unlike:
@@ -131,7 +132,21 @@ def resolve_start(config: AnyConfig, folder: Path) -> AnyConfig:
     found = file_sha256(weights_file(run))
     if start.weights not in (None, found):
         raise CheckpointError(f"{run}: its weights have the sha256 {found}, start.weights expects {start.weights}")
+    _tell_held_out(run, before, config)
     return config.model_copy(update={"start": start.model_copy(update={"weights": found})})
+
+
+def _tell_held_out(run: Path, before: AnyConfig, config: AnyConfig) -> None:
+    # Language models hold out the last lines, whatever the seed.
+    data: Any = config.data
+    given = any(value is not None for name, value in data if name.startswith("valid") and name != "valid_size")
+    same = all(getattr(before.data, name) == getattr(data, name) for name in data_files(type(config)))
+    drawn = [(each.training.seed, each.data.valid_size) for each in (before, config)]
+    if config.task != "lm" and same and not given and drawn[0] != drawn[1]:
+        progress.message(
+            f"validation: examples held out by training.seed={drawn[1][0]} and data.valid_size={drawn[1][1]}; {run} held out others, "
+            "and was trained on most of them"
+        )
 
 
 def inherited_files(run: Path, names: Sequence[str]) -> dict[str, bytes]:
