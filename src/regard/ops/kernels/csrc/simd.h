@@ -102,13 +102,18 @@ INLINE vec exp2_vec(vec x) {
 #endif
     enum { DEGREE = (int)(sizeof c / sizeof *c) - 1 };
     vec shifted = x + magic;
-    vec r = x - (shifted - magic);
+    vec whole = shifted - magic, r = x - whole;
     vec p = splat(c[DEGREE]);
     UNROLL
     for (int i = DEGREE - 1; i >= 0; i--) p = p * r + c[i];
-    vec scaled = (vec)((uvec)p + ((uvec)shifted << mantissa));
-    /* A comparison's lanes are 0 or all ones, which are 0.0 and a NaN. */
-    return select_vec(x >= least, scaled, (vec)(x != x));
+    /* A NaN's low bits must not reach the exponent: as an integer a NaN is 0 or the least, whose shifted bits are 0. */
+#if REAL_IS_FLOAT
+    uvec count = (uvec)__builtin_convertvector(whole, ivec);
+#else
+    uvec count = (uvec)shifted & (uvec)(x == x);
+#endif
+    vec scaled = (vec)((uvec)p + (count << mantissa));
+    return select_vec(x < least, (vec){0}, scaled);
 }
 
 #if REAL_IS_FLOAT
