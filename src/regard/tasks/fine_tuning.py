@@ -10,7 +10,7 @@ import json
 import shlex
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from regard import progress
 from regard.config import RunConfig, changed_values
@@ -138,10 +138,10 @@ def resolve_start(config: AnyConfig, folder: Path) -> AnyConfig:
 
 def _tell_held_out(run: Path, before: AnyConfig, config: AnyConfig) -> None:
     # Language models hold out the last lines, whatever the seed.
-    data: Any = config.data
+    old, data = cast(Any, before.data), cast(Any, config.data)
     given = any(value is not None for name, value in data if name.startswith("valid") and name != "valid_size")
-    same = all(getattr(before.data, name) == getattr(data, name) for name in data_files(type(config)))
-    drawn = [(each.training.seed, each.data.valid_size) for each in (before, config)]
+    same = all(getattr(old, name) == getattr(data, name) for name in data_files(type(config)))
+    drawn = [(before.training.seed, old.valid_size), (config.training.seed, data.valid_size)]
     if config.task != "lm" and same and not given and drawn[0] != drawn[1]:
         progress.message(
             f"validation: examples held out by training.seed={drawn[1][0]} and data.valid_size={drawn[1][1]}; {run} held out others, "
