@@ -145,7 +145,11 @@ def chosen_modules(model: nn.Module, layers: str | Collection[str] | None) -> di
         if not any(fnmatchcase(name, pattern) for _, name in names if name):
             known = listed(_attending(model), most=6) or "none by name"
             raise ConfigError(f"watch: layers: {shown(pattern)} is the name of no module; modules that attend: {known}")
-    return {key: name for key, name in reversed(names) if any(_matches(name, pattern) for pattern in patterns)}
+    chosen: dict[int, str] = {}
+    for key, name in names:
+        if any(_matches(name, pattern) for pattern in patterns):
+            chosen.setdefault(key, name)
+    return chosen
 
 
 def _attending(model: nn.Module) -> list[str]:
