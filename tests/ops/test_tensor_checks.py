@@ -147,7 +147,10 @@ KEYS = torch.randn(1, 1, 3, 5)
         (lambda: ops.length_mask([1, 2], 3), "length_mask: lengths must be a tensor, found list"),
         (lambda: ops.masked_softmax([1.0, 2.0]), "masked_softmax: scores must be a tensor, found list"),
         (lambda: Attention(DotScore())(KEYS[0].tolist(), KEYS[0], KEYS[0]), r"Attention: query must be a tensor \(B, T, Dq\), found list"),
-        (lambda: MultiHeadAttention(5, 1)(KEYS[0], KEYS[0].tolist(), KEYS[0]), r"MultiHeadAttention: key must be a tensor \(B, S, 5\), found list"),
+        (
+            lambda: MultiHeadAttention(5, 1)(KEYS[0], KEYS[0].tolist(), KEYS[0]),
+            r"MultiHeadAttention: key must be a tensor \(B, S, 5\), found list",
+        ),
     ],
 )
 def test_what_is_no_tensor_is_named_with_its_type(call: Callable[[], object], message: str) -> None:
