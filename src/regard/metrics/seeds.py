@@ -124,7 +124,7 @@ class SeedComparison:
             DataError: power or level is not between 0 and 1.
 
         Example:
-            >>> runs = [RunScore(score, np.array([1.0, -1.0, 1.0, -1.0])) for score in (3.0, 4.0, 5.0)]
+            >>> runs = [RunScore(score, np.array([1.0, -1.0] * 60)) for score in (3.0, 4.0, 5.0)]
             >>> compare_seeds(runs, [RunScore(run.score - 2, run.influence) for run in runs]).seeds_needed()
             5
         """
