@@ -75,7 +75,7 @@ def hard() -> list[str]:
     """Return the finding on hard attention to images as published."""
     row = ("hard as published: reward of the sentence, no soft start, before the last word is read", "best cell")
     behind, p, seeds = (value("hard_attention", row, column) for column in ("difference", "p, corrected", "seeds"))
-    ahead(0.05, float(p), "the limit of p, beside that of hard attention as published")
+    ahead(0.05, float(str(p).removeprefix("< ")), "the limit of p, beside that of hard attention as published")
     if seeds < 3:
         raise SystemExit("hard_attention.json: a finding needs three seeds")
     apart = str(value("hard_attention", row, "95 % interval")).replace(" to ", ", ")

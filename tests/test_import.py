@@ -70,6 +70,13 @@ OF_A_TRANSLATION = {
 }
 
 
+def test_the_library_imports_where_no_process_forks():
+    # As on Windows; the standard library looks for the function, too, so it is imported first.
+    code = "import concurrent.futures.thread, random, torch, os; del os.register_at_fork"
+    parts = "regard.data, regard.explanations, regard.models, regard.observe, regard.progress, regard.viewer"
+    subprocess.run([sys.executable, "-c", f"{code}; import {parts}"], check=True)
+
+
 def test_a_translation_imports_what_it_needs_and_no_more():
     run = make.golden(make.versions()[-1], "translation") / "run"
     program = (

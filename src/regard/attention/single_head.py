@@ -199,8 +199,8 @@ class Attention(nn.Module):
         pairs of query and key. Other arguments, results and errors as in `attend`.
         """
         # Otherwise a query (B, Dq) would be read as B queries to each of B examples.
-        for name, states, axes in (("query", query, "T Dq"), ("key", key, "S Dk"), ("value", value, "S Dv")):
-            check_states("Attention", name, states, *axes.split())
+        for name, states, *axes in (("query", query, "T", "Dq"), ("key", key, "S", "Dk"), ("value", value, "S", "Dv")):
+            check_states("Attention", name, states, *axes)
         if mask is None and key_mask is None:
             return self.attend(query, self.memory(key, value), position=position, need_weights=need_weights, soft=soft)
         seen = key_mask  # by any query

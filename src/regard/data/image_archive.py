@@ -116,7 +116,8 @@ def _reopen_all() -> None:
         archive._reopen()  # pyright: ignore[reportPrivateUsage]
 
 
-os.register_at_fork(after_in_child=_reopen_all)
+if hasattr(os, "register_at_fork"):  # Windows forks no process
+    os.register_at_fork(after_in_child=_reopen_all)
 
 
 @dataclass(frozen=True)

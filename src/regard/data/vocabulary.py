@@ -425,4 +425,5 @@ class _ForkGuard:
 
 
 _guard = _ForkGuard()
-os.register_at_fork(before=_guard.before, after_in_parent=_guard.after_in_parent)
+if hasattr(os, "register_at_fork"):  # Windows forks no process
+    os.register_at_fork(before=_guard.before, after_in_parent=_guard.after_in_parent)

@@ -19,7 +19,8 @@ def _renew() -> None:
     _ONE_AT_A_TIME[0] = threading.RLock()
 
 
-os.register_at_fork(after_in_child=_renew)
+if hasattr(os, "register_at_fork"):  # Windows forks no process
+    os.register_at_fork(after_in_child=_renew)
 
 
 @contextmanager

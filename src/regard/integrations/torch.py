@@ -395,15 +395,15 @@ def replace_attention(module: nn.Module, *, areas: Callable[[], Areas] | None = 
         raise ConfigError(f"replace_attention: {type(module).__name__} holds no torch.nn.MultiheadAttention; for one alone see from_torch")
     parts = dict.fromkeys(part for _, part in found)
     check_untied(module, parts=parts)
-    made = {part: _replacement(part, areas) for part in parts}
+    made = {
+        part: TorchAttention(
+            MultiHeadAttention.from_torch(part, areas=None if areas is None else areas()), batch_first=part.batch_first
+        ).train(part.training)
+        for part in parts
+    }
     for name, part in found:
         module.set_submodule(name, made[part])
     for part in module.modules():
         if isinstance(part, nn.TransformerEncoder):
             part.use_nested_tensor = False  # a fused path with weights that no longer exist
     return module
-
-
-def _replacement(part: nn.MultiheadAttention, areas: Callable[[], Areas] | None) -> TorchAttention:
-    ours = MultiHeadAttention.from_torch(part, areas=None if areas is None else areas())
-    return TorchAttention(ours, batch_first=part.batch_first).train(part.training)

@@ -375,4 +375,5 @@ def _forget_threads() -> None:
     _TELLING, _LISTENER = threading.RLock(), None
 
 
-os.register_at_fork(after_in_child=_forget_threads)
+if hasattr(os, "register_at_fork"):  # Windows forks no process
+    os.register_at_fork(after_in_child=_forget_threads)
