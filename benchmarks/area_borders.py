@@ -91,7 +91,7 @@ def main() -> None:
     tests: dict[str, SeedComparison] = {}
     for place, name in enumerate(BORDERS):
         observed, expected = ([run_score("mean", counts[:, [side, 2], place]) for counts in runs] for side in (0, 1))
-        tests[name] = compare_seeds(observed, expected)
+        tests[name] = compare_seeds(observed, expected, paired=True)  # of the same run
         figures[name] = [round(100 * float(np.mean([run.score for run in side])), 1) for side in (observed, expected)]
     compared = comparison_cells(tests, 1, 100)
     rows = [[name, *figures[name], *compared[name], len(runs)] for name in tests]

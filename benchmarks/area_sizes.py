@@ -5,7 +5,8 @@
 Trains captioners that attend to rectangles of up to 3 x 3 cells (a run that is there already is resumed, or measured if it is finished).
 Each reads new scenes of two objects of different sizes with their true captions. For the colour and shape words of each object it takes
 the rectangle of the largest weight, and the mean of the rectangles' cells, by weight. Writes area_sizes.json, rewritten after every run:
-both by the size of the object, and whether the mean is larger for the larger object of a scene, tested over seeds and scenes.
+both by the size of the object, and whether the mean is larger for the larger object of a scene, tested over seeds and scenes; also the
+two means of each scene by run.
 
 With mean keys the score of a rectangle is the mean of its cells' scores, so that the largest weight is always on a single cell.
 """
@@ -103,12 +104,24 @@ def larger_and_smaller(runs: list[list[Choice]], scenes: int) -> tuple[list[RunS
     return [run_score("mean", larger) for larger, _ in pairs], [run_score("mean", smaller) for _, smaller in pairs]
 
 
+def by_run(results: dict[str, list[list[Choice]]], scenes: int) -> list[dict[str, Any]]:
+    """Return the mean cells by scene of each run, in the order of the seeds: of the larger and of the smaller object."""
+    found = []
+    for name, runs in results.items():
+        for run in runs:
+            means = (sums[:, 0] / np.maximum(sums[:, 1], 1) for sums in contrast(run, scenes))
+            large, small = (" ".join(f"{mean:.3f}" for mean in of.tolist()) for of in means)
+            found.append({"model": name, "larger": large, "smaller": small})
+    return found
+
+
 def table(results: dict[str, list[list[Choice]]], scenes: int, grid: tuple[int, int]) -> tuple[list[str], list[list[Any]]]:
     """Return columns and rows: a row for each model."""
     sizes = (1, 4, 9)
     columns = ["areas", *(f"heaviest, object of {size}" for size in sizes), "overlap, %", *(f"mean, object of {size}" for size in sizes)]
     columns += ["larger less smaller", *COMPARED[1:], "seeds"]
-    tests = {name: compare_seeds(*larger_and_smaller(runs, scenes)) for name, runs in results.items()}
+    # Both objects are seen by the same run.
+    tests = {name: compare_seeds(*larger_and_smaller(runs, scenes), paired=True) for name, runs in results.items()}
     compared, rows = comparison_cells(tests, 2), []
     for name, runs in results.items():
         chosen, means = (
@@ -152,7 +165,7 @@ def main() -> None:
                 "the words for an object, its true caption given. Overlap: cells of both over cells of either. Mean: cells of a rectangle, "
                 f"by weight; its difference between the two objects of a scene is tested. {machine()}."
             )
-            write(arguments.out, *table(results, len(scenes), grid), note)
+            write(arguments.out, *table(results, len(scenes), grid), note, runs=by_run(results, len(scenes)))
 
 
 if __name__ == "__main__":

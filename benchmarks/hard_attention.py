@@ -27,12 +27,13 @@ PUBLISHED = [*SHOW, "model.attention=hard", "model.hard.reward=sentence", "model
 OURS = [*SHOW, *HARD]
 MODELS: dict[str, tuple[str, list[str]]] = {
     "soft": ("soft", SHOW),
-    "ours": ("hard: reward of each step, soft start", OURS),
-    "ours_cold": ("hard: reward of each step, no soft start", [*OURS, "model.hard.soft_batches=0"]),
-    "sentence_warm": ("hard: reward of the sentence, soft start", [*PUBLISHED, "model.hard.soft_batches=1400"]),
-    "sentence": ("hard: reward of the sentence, no soft start", PUBLISHED),
+    "ours": ("hard: reward of each step, weight 0.3, soft start", OURS),
+    "ours_cold": ("hard: reward of each step, weight 0.3, no soft start", [*OURS, "model.hard.soft_batches=0"]),
+    "sentence_warm": ("hard: reward of the sentence, weight 1, soft start", [*PUBLISHED, "model.hard.soft_batches=1400"]),
+    "sentence_light": ("hard: reward of the sentence, weight 0.3, no soft start", [*PUBLISHED, "model.hard.reward_weight=0.3"]),
+    "sentence": ("hard: reward of the sentence, weight 1, no soft start", PUBLISHED),
     "published": (
-        "hard as published: reward of the sentence, no soft start, before the last word is read",
+        "hard as published: reward of the sentence, weight 1, no soft start, before the last word is read",
         [*PUBLISHED, "model.query_state=previous"],
     ),
 }
@@ -82,12 +83,13 @@ def main() -> None:
     parser.add_argument("--test", type=int, default=1000, help="test scenes")
     parser.add_argument("--updates", type=int, default=2500)
     arguments = parser.parse_args()
+    given = "" if arguments.models == list(MODELS) else f" --models {' '.join(arguments.models)}"
     captions, scenes, pictures = scene_sets(arguments.runs, arguments.train, arguments.test)
     note = (
-        f"`python benchmarks/hard_attention.py`: {len(scenes)} new scenes of three objects, {arguments.updates} updates, greedy captions, "
-        "median [min, max] over the seeds. Truth is checked by program. Difference: of the means of true captions, from the second row; "
-        "by pairs where a training is decoded in two ways; p is corrected for the comparisons of the table (Holm). Pointing: the cell "
-        f"with the highest weight lies within half a cell of the object that a word names. {machine()}."
+        f"`python benchmarks/hard_attention.py{given}`: {len(scenes)} new scenes of three objects, {arguments.updates} updates, "
+        "greedy captions, median [min, max] over the seeds. Truth is checked by program. Difference: of the means of true captions, from "
+        "the second row; by pairs where a training is decoded in two ways; p is corrected for the comparisons of the table (Holm). "
+        f"Pointing: the cell with the highest weight lies within half a cell of the object that a word names. {machine()}."
     )
     results: dict[tuple[str, str | None], list[Measured]] = {}
     for seed in arguments.seeds:

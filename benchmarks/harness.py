@@ -113,7 +113,7 @@ def comparison_cells(tests: Mapping[Key, SeedComparison], digits: int, scale: fl
 
     cells = {}
     for (key, test), p_value in zip(tests.items(), holm([test.p_value for test in tests.values()]), strict=True):
-        interval = " to ".join(f"{scale * end:+.{digits}f}" for end in test.interval)
+        interval = None if test.interval is None else " to ".join(f"{scale * end:+.{digits}f}" for end in test.interval)
         cells[key] = [round(scale * test.difference, digits), interval, p_text(p_value).removeprefix("= "), test.over]
     return cells
 

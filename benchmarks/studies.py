@@ -21,11 +21,11 @@ from __future__ import annotations
 import csv
 import shutil
 import tempfile
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from harness import RESULTS, ROOT, not_done, options, read, versions, write
+import yaml
+from harness import RESULTS, ROOT, not_done, options, read, write
 
 from regard.config.study import load_study
 from regard.metrics.seeds import MAX_SEEDS
@@ -47,8 +47,8 @@ def tables(name: str, reports: Path, out: Path) -> None:
     kept = [number for number, column in enumerate(head) if column not in LEFT_OUT and not (one and column == "data")]
     source = report["study"]["source"]
     data = ", ".join(dict.fromkeys(row[0] for row in rows))
-    known = all(run.get("trained_on") for run in report["runs"])
-    where = f"Trained on {report['trained_on']}, regard {version('regard')}" if known else versions()
+    precision = _precisions(out / "studies" / name / "configs")
+    where = f"Test items: {report['test_items']}. Trained on: {report['trained_on']}; training.precision: {precision}"
     note = (
         f"`regard compare studies/{name}.yaml`: {data}; {source}.{not_done(report['missing'])} {where}. "
         f"[Report](results/studies/{name}/report.md), [page](results/studies/{name}/report.html)."
@@ -63,6 +63,11 @@ def tables(name: str, reports: Path, out: Path) -> None:
         ]
         note = "BLEU by source length in words, mean over the runs."
         write(out / f"study_{name}_length.json", ["data", "variant", *ranges], lengths, note)
+
+
+def _precisions(configs: Path) -> str:
+    found = {yaml.safe_load(path.read_text(encoding="utf-8"))["training"]["precision"] for path in sorted(configs.glob("*.yaml"))}
+    return " or ".join(sorted(found))
 
 
 def loss_table(name: str, kept: Path, out: Path) -> None:

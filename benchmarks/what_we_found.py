@@ -10,7 +10,9 @@ on a verdict the studies no longer have, or on a difference that turned.
 from __future__ import annotations
 
 from harness import RESULTS, options, read, write
-from which_attention import NOT_SHOWN, REFUTED, SHOWN, evidence, number, value
+from which_attention import NOT_SHOWN, REFUTED, SHOWN, evidence, number, seeds, value
+
+from regard.study.findings import SEEDS
 
 COLUMNS = ["finding", "measured", "evidence"]
 COST = 0.3
@@ -23,6 +25,7 @@ SECTIONS = {
     "lin2017_entailment": "hops-and-their-penalty-lin-et-al-2017",
     "li2018_translation": "areas-in-transformers-li-et-al-2018",
     "li2018_characters": "areas-in-transformers-li-et-al-2018",
+    "li2018_lstm_characters": "areas-in-lstms-li-et-al-2018",
     "li2019": "crossed-co-attention-li-et-al-2019",
     "scene_sentences": "two-inputs-scenes-with-a-sentence",
     "two_inputs": "two-inputs-two-languages",
@@ -58,10 +61,11 @@ def verdicts() -> list[list[str]]:
     found = [
         ("Attention helps to write letters backwards.", "generated", attends, "reverse", "points", SHOWN),
         ("It helped a recurrent translator.", "bahdanau2015", attends, "multi30k", "BLEU", SHOWN),
-        ("Several hops beat one on pairs of sentences.", "lin2017_entailment", hops, "sick", "points", SHOWN),
+        ("More hops and parameters beat one hop on sentence pairs.", "lin2017_entailment", hops, "sick", "points", SHOWN),
         ("Gated fusion of a pair loses to concatenation.", "lin2017_entailment", fusion, "sick", "points", REFUTED),
-        ("Hard attention to images lost to soft.", "xu2015", hard, "flickr8k", "BLEU-4", REFUTED),
+        ("Hard attention that starts soft lost to soft.", "xu2015", hard, "flickr8k", "BLEU-4", REFUTED),
         ("Areas: no gain shown for sub-words.", "li2018_translation", means, "multi30k", "BLEU", NOT_SHOWN),
+        ("Areas helped an LSTM with characters.", "li2018_lstm_characters", means, "multi30k", "BLEU", SHOWN),
         ("Areas with learned features: no gain shown for characters.", "li2018_characters", learned, "multi30k", "BLEU", NOT_SHOWN),
         ("Crossed co-attention: no gain shown.", "li2019", crossed, "multi30k", "BLEU", NOT_SHOWN),
     ]
@@ -73,16 +77,16 @@ def verdicts() -> list[list[str]]:
 
 def hard() -> list[str]:
     """Return the finding on hard attention to images as published."""
-    row = ("hard as published: reward of the sentence, no soft start, before the last word is read", "best cell")
-    behind, p, seeds = (value("hard_attention", row, column) for column in ("difference", "p, corrected", "seeds"))
+    row = ("hard as published: reward of the sentence, weight 1, no soft start, before the last word is read", "best cell")
+    behind, p = (value("hard_attention", row, column) for column in ("difference", "p, corrected"))
     ahead(0.05, float(str(p).removeprefix("< ")), "the limit of p, beside that of hard attention as published")
-    if seeds < 3:
-        raise SystemExit("hard_attention.json: a finding needs three seeds")
+    if value("hard_attention", row, "seeds") < SEEDS:
+        raise SystemExit(f"hard_attention.json: a finding needs {SEEDS} seeds")
     apart = str(value("hard_attention", row, "95 % interval")).replace(" to ", ", ")
     return [
         "Hard attention as published hardly learned.",
-        f"{behind:+.0f} % of captions true [{apart}], against ours with a soft start",
-        "[three seeds](studies.md#hard-attention-as-published)",
+        f"{behind:+.0f} points of true captions [{apart}], against ours with a soft start",
+        f"[{seeds('hard_attention', row)}](studies.md#hard-attention-as-published)",
     ]
 
 
@@ -94,28 +98,29 @@ def curves() -> list[str]:
     return [
         "Its loss was behind the Transformer's.",
         f"in each seed from epoch {behind} to the last ({max(apart)})",
-        f"[two seeds](studies.md#{SECTIONS['li2019']})",
+        f"[{seeds('study_li2019', 'crossed co-attention')}](studies.md#{SECTIONS['li2019']})",
     ]
 
 
 def areas() -> list[list[str]]:
-    """Return the findings on areas that no hypothesis of a study states: how soon they learn, and whether they choose their size."""
+    """Return the findings on areas that no hypothesis of a study states: how soon they learn, and whether they grow with an object."""
     row, keys = "areas of 3, mean keys, summed values", "mean keys, summed values (Eq. 3, 4)"
     p, updates = (number("study_mechanisms", row, column) for column in ("p, corrected", "updates"))
     ahead(0.05, p, "the limit of p, beside that of areas on dates")
     more, larger = value("study_mechanisms", row, "against transformer"), number("area_sizes", keys, "larger less smaller")
-    ahead(number("area_sizes", keys, "p"), 0.05, "p of the size of areas, beside its limit")
+    p_sizes = float(str(value("area_sizes", keys, "p, corrected")).removeprefix("< "))
+    ahead(0.05, p_sizes, "the limit of p, beside that of the size of areas")
     apart, sizes = (str(value(*cell, "95 % interval")).replace(" to ", ", ") for cell in (("study_mechanisms", row), ("area_sizes", keys)))
     return [
         [
             "Areas of mean keys learned dates sooner.",
             f"{more} points after {updates:.0f} updates [{apart}]",
-            "[five seeds](studies.md#mechanisms-on-generated-dates)",
+            f"[{seeds('study_mechanisms', row)}](studies.md#mechanisms-on-generated-dates)",
         ],
         [
-            "Areas are not shown to choose their size.",
+            "Areas of mean keys grow a little with the object.",
             f"{larger:+.1f} cells for the larger object [{sizes}]",
-            "[three seeds](studies.md#do-areas-choose-their-size)",
+            f"[{seeds('area_sizes', keys)}](studies.md#do-areas-choose-their-size)",
         ],
     ]
 
@@ -131,14 +136,14 @@ def pointing() -> list[list[str]]:
     ahead(bleu[1] + COST, bleu[0], f"BLEU with guided alignment, and {COST}")
     return [
         [
-            "Which head points must be found out.",
-            f"areas: alignment error {whole:.0f} % by the mean of heads, {chosen:.0f} % by the chosen one",
-            "[three seeds](translation.md#word-alignment)",
+            "Which layer and step point varies.",
+            f"areas: alignment error {whole:.0f} % by default, {chosen:.0f} % by the chosen layer and step",
+            f"[{seeds('word_links', ('reverse', areas))}](translation.md#word-alignment)",
         ],
         [
             "One head can be taught to point.",
             f"alignment error {untaught:.1f} % without links, {taught:.2f} % with; Multi30k: BLEU {bleu[0]:.1f} and {bleu[1]:.1f}",
-            "[three seeds](translation.md#guided-alignment)",
+            f"[{seeds('pointing', *(('reverse', areas, kind) for kind in ('none', 'known')))}](translation.md#guided-alignment)",
         ],
     ]
 
@@ -150,7 +155,7 @@ def crossed_pointing() -> list[str]:
     return [
         "A crossed network reads an image in its encoder.",
         f"{decoder:.0f} % of words at their object by the decoder, {followed:.0f} % through the encoder",
-        f"[three seeds](studies.md#{SECTIONS['scene_sentences']})",
+        f"[{seeds('scene_sentences', row)}](studies.md#{SECTIONS['scene_sentences']})",
     ]
 
 
@@ -165,27 +170,29 @@ def second_inputs() -> list[list[str]]:
         [
             "A second language replaces missing words.",
             f"BLEU {two:.1f} with French, {one:.1f} without, {hidden.partition('%')[0]} % of words hidden",
-            f"[three seeds](studies.md#{SECTIONS['two_inputs']})",
+            f"[{seeds('two_inputs', (data, 'both in one sequence'), (data, 'English alone'))}](studies.md#{SECTIONS['two_inputs']})",
         ],
         [
             "A photograph is not shown to help translation.",
             f"BLEU {own:.1f} with it, {other:.1f} with another",
-            f"[three seeds](studies.md#{SECTIONS['image_german']})",
+            f"[{seeds('image_german', (*images, 'its own'))}](studies.md#{SECTIONS['image_german']})",
         ],
     ]
 
 
 def sparse() -> list[str]:
     """Return the finding on sparse weights."""
-    told = []
+    told, compared = [], list[str]()
     for model, name, sign in (("Transformer", "a Transformer", 1), ("additive", "a recurrent model", -1)):
-        soft, hard = (number("study_normalizers", f"{model}, {kind}", "AER") for kind in ("softmax", "sparsemax"))
+        pair = [f"{model}, {kind}" for kind in ("softmax", "sparsemax")]
+        compared += pair
+        soft, hard = (number("study_normalizers", row, "AER") for row in pair)
         ahead(sign * soft, sign * hard, f"alignment error of {name} with softmax (sign {sign:+d})")
         told.append(f"{hard:.1f} % in {name} (softmax {soft:.1f} %)")
     return [
         "Sparse weights pointed better in one model, worse in another.",
         f"alignment error {', '.join(told)}, letters backwards",
-        "[three seeds](studies.md#sparse-normalizers-martins-and-astudillo-2016-peters-et-al-2019)",
+        f"[{seeds('study_normalizers', *compared)}](studies.md#sparse-normalizers-martins-and-astudillo-2016-peters-et-al-2019)",
     ]
 
 
@@ -199,13 +206,13 @@ def language() -> list[str]:
     return [
         "Plain attention helped a language model of captions in groups.",
         f"{grouped:+.1f} perplexity; {mixed:+.1f} in a random order; {alone:+.1f} on unrelated sentences",
-        "[three seeds](language.md#results)",
+        f"[{seeds('language', *((text, kind) for text in texts for kind in ('plain', 'none')))}](language.md#results)",
     ]
 
 
 def rows() -> list[list[str]]:
     """Return the table: finding, figures, and a link to its evidence."""
-    return [*verdicts(), hard(), curves(), *areas(), *pointing(), crossed_pointing(), *second_inputs(), sparse(), language()]
+    return [*verdicts(), curves(), hard(), *areas(), *pointing(), crossed_pointing(), *second_inputs(), sparse(), language()]
 
 
 def main() -> None:

@@ -14,14 +14,17 @@ from collections.abc import Sequence
 from statistics import mean
 from typing import Any
 
-from harness import RESULTS, options, read, write
+from harness import RESULTS, ROOT, options, read, write
 from two_inputs import SHARES
 
+from regard.config.study import load_study
 from regard.metrics.seeds import LEVEL
 
+KEPT = RESULTS / "studies" / "generated" / "results"
 COUNTS = ("no", "one", "two", "three", "four", "five")
 LABELLED = ("SST-2", "SST-5", "TREC")
 REGULAR, MEANS, FEATURES = "regular attention", "areas, Eq. 3 and 4", "areas, Eq. 9"
+HARD_OWN = ("hard: reward of each step, weight 0.3, soft start", "best cell")
 # Verdicts that a recommendation may rest on.
 SHOWN, REFUTED, NOT_SHOWN = ("suggests", "holds"), ("suggests the opposite", "the opposite holds"), ("not shown",)
 SUGGESTED = ("suggests", "suggests the opposite")
@@ -60,13 +63,18 @@ def lead(table: str, row: str | Sequence[str], others: Sequence[str | Sequence[s
     return leads[0]
 
 
-def within_spread(table: str, row: Sequence[str], other: Sequence[str], column: str) -> float:
-    """Return by how much a row is ahead of another one, of cells such as 81.2 (80.4-81.3).
+def within_spread(table: str, row: str | Sequence[str], other: str | Sequence[str], column: str) -> float:
+    """Return by how much a row is ahead of another one, of cells such as 81.2 (80.4-81.3), or with a column for each seed.
 
     Raises:
         SystemExit: no seed of one is as good as one of the other: the difference is not within their spread.
     """
-    ranges = [sorted(map(float, re.findall(r"[\d.]+", str(value(table, each, column)))[1:])) for each in (row, other)]
+    own = [name for name in read(RESULTS / f"{table}.json")["columns"] if ", seed " in name]
+    cells = [
+        [value(table, each, name) for name in own] if own else re.findall(r"[\d.]+", str(value(table, each, column)))[1:]
+        for each in (row, other)
+    ]
+    ranges = [sorted(map(float, each)) for each in cells]
     if max(ranges[0][0], ranges[1][0]) > min(ranges[0][-1], ranges[1][-1]):
         raise SystemExit(f"{table}.json: {row} and {other} are further apart in {column!r} than their seeds")
     return number(table, row, column) - number(table, other, column)
@@ -83,8 +91,7 @@ def evidence(study: str, hypothesis: str, data: str, verdicts: Sequence[str]) ->
     if found not in verdicts:
         raise SystemExit(f"study_findings.json: {', '.join(row)}: {found!r}, but the page rests on {list(verdicts)}")
     words = "suggested by" if found in SUGGESTED else "holds with" if found in SHOWN + REFUTED else "not shown by"
-    alone = ", over test items alone" if count == 1 else ""
-    return f"{words} {COUNTS[count]} seed{'s' if count > 1 else ''}{alone}"
+    return f"{words} {COUNTS[count]} seed{'s' if count > 1 else ''}"
 
 
 def unshown(study: str, hypothesis: str, data: str) -> tuple[str, str]:
@@ -95,6 +102,19 @@ def unshown(study: str, hypothesis: str, data: str) -> tuple[str, str]:
     """
     told = evidence(study, hypothesis, data, NOT_SHOWN)
     return str(value("study_findings", (study, hypothesis, data), "95 % interval")), told
+
+
+def seeds(table: str, *rows: str | Sequence[str]) -> str:
+    """Return how many seeds each of these rows has at least: "three seeds".
+
+    Raises:
+        SystemExit: see `value`.
+    """
+    columns = read(RESULTS / f"{table}.json")["columns"]
+    alone = [column for column in columns if ", seed " in column]  # a column for each seed
+    column = "seeds" if "seeds" in columns else "runs"
+    counts = [sum(value(table, row, one) is not None for one in alone) if alone else int(value(table, row, column)) for row in rows]
+    return f"{COUNTS[min(counts)]} seed{'s' if min(counts) > 1 else ''}"
 
 
 def rows() -> list[list[str]]:
@@ -114,7 +134,8 @@ def rows() -> list[list[str]]:
 def recurrent_translation() -> list[list[str]]:
     """Return the rows on recurrent translation models."""
     attends = lead("multi30k", "Bahdanau: additive, before the cell", ["no attention (fixed context)"], "BLEU")
-    scores = [float(row[2]) for row in read(RESULTS / "study_luong2015.json")["rows"] if row[0] != "no attention"]
+    trained = [row for row in read(RESULTS / "study_luong2015.json")["rows"] if row[0] != "no attention"]
+    scores = [float(row[2]) for row in trained]
     interval, shown = unshown("li2018_lstm", "areas are better than single positions", "multi30k")
     return [
         [
@@ -127,7 +148,7 @@ def recurrent_translation() -> list[list[str]]:
             "translation, recurrent, query after the cell (Luong)",
             "not settled: scores, windows and input feeding were trained once each",
             f"{max(scores) - min(scores):.1f} BLEU between the best and the worst",
-            "[one seed](studies.md#scores-windows-input-feeding-luong-et-al-2015)",
+            f"[{seeds('study_luong2015', *(row[0] for row in trained))}](studies.md#scores-windows-input-feeding-luong-et-al-2015)",
         ],
         [
             "translation, LSTM with four heads",
@@ -146,14 +167,14 @@ def transformer_translation() -> list[list[str]]:
         for data in ("multi30k", "multi30k_fr"):
             evidence("li2018_translation", hypothesis, data, NOT_SHOWN)
     evidence("li2019", "crossed co-attention is better than the Transformer", "multi30k", NOT_SHOWN)
-    areas, crossed = (number(table, name, "mean") - number(table, "Transformer", "mean") for name in (MEANS, "crossed co-attention"))
+    areas, crossed = (within_spread(table, name, "Transformer", "mean") for name in (MEANS, "crossed co-attention"))
     interval, shown = unshown("li2018_characters", learned, "multi30k")
     return [
         [
             "translation, Transformer, sub-words",
             "standard attention; areas are not shown to gain",
             f"{areas:+.2f} BLEU by mean areas, within the spread of seeds",
-            "[two seeds](results.md#transformers-on-multi30k)",
+            f"[{seeds(table, 'Transformer', MEANS)}](results.md#transformers-on-multi30k)",
         ],
         [
             "translation, Transformer, characters",
@@ -165,7 +186,7 @@ def transformer_translation() -> list[list[str]]:
             "translation, one encoder or two crossed ones",
             "one encoder; crossed co-attention is not shown to gain",
             f"{crossed:+.2f} BLEU by crossed co-attention, within the spread of seeds",
-            "[two seeds](results.md#transformers-on-multi30k)",
+            f"[{seeds(table, 'Transformer', 'crossed co-attention')}](results.md#transformers-on-multi30k)",
         ],
     ]
 
@@ -184,20 +205,19 @@ def two_languages() -> list[list[str]]:
         lead("two_inputs", (data, joined), [(data, name) for name in names if name != joined], f"{share:.0%} hidden")
     hidden = f"{SHARES[-1]:.0%} hidden"
     saved = lead("two_inputs", (data, joined), [(data, alone)], hidden)
-    runs = {name: COUNTS[int(value("two_inputs", (data, name), "runs"))] for name in names}
-    evidence = "[{} seeds](studies.md#two-inputs-two-languages)"
+    evidence = "[{}](studies.md#two-inputs-two-languages)"
     return [
         [
             "translation of a sentence in two languages",
             "one of them; a second is not shown to gain",
-            f"{gain} BLEU by {best}, 95 % interval {interval}",
-            evidence.format(runs[best]),
+            f"{gain} BLEU by {best}, the best of {len(names) - 1}, 95 % interval {interval}",
+            evidence.format(seeds("study_two_inputs", (data, alone), (data, best))),
         ],
         [
             "the same, with words of one language missing",
             "both in one sequence (`model.second.kind=joined`)",
             f"{saved:+.1f} BLEU over the damaged sentence alone, {hidden}",
-            evidence.format(runs[joined]),
+            evidence.format(seeds("two_inputs", (data, alone), (data, joined))),
         ],
     ]
 
@@ -213,7 +233,7 @@ def pictures() -> list[list[str]]:
             "translation of a photograph's description, 7,000 pairs",
             "the sentence alone; the photograph is not shown to help",
             f"{loss} BLEU by two encoders, 95 % interval {interval}",
-            "[three seeds](studies.md#two-inputs-a-sentence-and-its-photograph)",
+            f"[{seeds('study_image_german', 'English alone', row[1])}](studies.md#two-inputs-a-sentence-and-its-photograph)",
         ],
     ]
 
@@ -231,7 +251,7 @@ def both_needed() -> list[str]:
         "a sentence and a picture, neither enough alone",
         "two encoders, parallel (`model.second.kind=parallel`); crossing is not shown to gain, and its decoder points less often",
         f"{points:+.0f} points over crossing in how often the decoder looks at the object",
-        "[three seeds, generated scenes](studies.md#two-inputs-scenes-with-a-sentence)",
+        f"[{seeds('scene_sentences', (data, own), (data, 'crossed'))}, generated scenes](studies.md#two-inputs-scenes-with-a-sentence)",
     ]
 
 
@@ -244,11 +264,19 @@ def alignments() -> list[str]:
     best = min(errors, key=lambda name: errors[name])
     if best != own:
         raise SystemExit(f"study_generated.json: {own} is recommended for alignments, but {best} has the lowest mean AER: {errors}")
+    study = load_study(ROOT / "studies" / "generated.yaml", data="data")
+    by_seed = {
+        str(variant.title): [mean(read(KEPT / f"{data}-{key}-{seed}.json")["scores"]["AER"] for data in study.data) for seed in study.seeds]
+        for key, variant in study.variants.items()
+        if variant.title in names
+    }
+    near = [name for name in names if name != own and min(by_seed[name]) <= max(by_seed[own])]
+    beside = f"; within the spread of seeds: {', '.join(near)}" if near else ""
     return [
         "alignments between source and target",
         "a head that [learned links](translation.md#guided-alignment); without any, a recurrent general score with input feeding",
-        f"{errors[own]:.1f} % alignment error without links, mean of three generated sets, the lowest",
-        "[three seeds](studies.md#generated-sets-with-known-alignments)",
+        f"{errors[own]:.1f} % alignment error without links, mean of {COUNTS[len(sets)]} generated sets, the lowest{beside}",
+        f"[{seeds('study_generated', *((data, own) for data in sets))}](studies.md#generated-sets-with-known-alignments)",
     ]
 
 
@@ -256,6 +284,7 @@ def captions() -> list[list[str]]:
     """Return the rows on captioning."""
     soft = "Show, Attend and Tell, soft"
     pointing = value("scenes", soft, "pointing")
+    within_spread("hard_attention", ("soft", "weights"), HARD_OWN, "pointing, %")
     better = number("flickr8k", "Transformer", "CIDEr-D") - number("flickr8k", soft, "CIDEr-D")
     for areas_of in ("areas of 2 x 2", "areas of 3 x 3", "area features (Eq. 9) of 3 x 3"):
         evidence("li2018_captions", f"{areas_of} are better than cells", "flickr8k", NOT_SHOWN + REFUTED)
@@ -264,9 +293,9 @@ def captions() -> list[list[str]]:
     return [
         [
             "captions, attention that points",
-            "soft attention; hard attention, areas and a Transformer point, too, and are not compared over seeds",
+            "soft attention; hard attention that starts soft points as often within the spread of seeds",
             f"{pointing} % of words point at their object",
-            "[three seeds, generated scenes](captioning.md#attention-accuracy-on-scenes)",
+            f"[{seeds('scenes', soft)}, generated scenes](captioning.md#attention-accuracy-on-scenes)",
         ],
         [
             "captions of photographs",
@@ -291,7 +320,8 @@ def sentences() -> list[list[str]]:
     unpenalised = within_spread("sentences_hops", ("SST-2", "0"), ("SST-2", "1"), "accuracy")
     for data in ("sst2", "trec"):
         evidence("lin2017", "the penalty helps", data, NOT_SHOWN)
-    pairs = lead("sentences", ("SICK", most), [("SICK", hops), ("SICK", average), ("SICK, co-attention", most)], "accuracy")
+    lead("sentences", ("SICK", most), [("SICK", hops), ("SICK", average), ("SICK, co-attention", most)], "accuracy")
+    pairs = within_spread("sentences", ("SICK", most), ("SICK", hops), "accuracy")
     evidence("lin2017_entailment", "hops are better than max-pooling", "sick", NOT_SHOWN)
     fusion = lead("study_lin2017_entailment", "4 hops", ["4 hops, gated fusion"], "accuracy")
     shown = evidence("lin2017_entailment", "gated fusion is better than concatenation", "sick", REFUTED)
@@ -300,7 +330,8 @@ def sentences() -> list[list[str]]:
         evidence("entailment", crossed, data, NOT_SHOWN)
     interval, unseen = unshown("entailment", crossed, "snli_9000")
     read_gain = value("study_findings", ("entailment", crossed, "snli_9000"), "measured gain")
-    table = "[three seeds](sentences.md#results)"
+    told = seeds("sentences", *((data, pooling) for data in (*LABELLED, "SICK") for pooling in (hops, most, average)))
+    table = f"[{told}](sentences.md#results)"
     return [
         [
             "classification",
@@ -312,7 +343,7 @@ def sentences() -> list[list[str]]:
             "words that explain a label",
             f"structured self-attention on {words[0]}; max-pooling on {words[1]}",
             f"{words[2]} more change of the label's probability without the 3 words attended most than without random ones",
-            "[three seeds, not tested](sentences.md#faithfulness-of-attention)",
+            f"[{told}, not tested](sentences.md#faithfulness-of-attention)",
         ],
         ["hops", "no penalty, unless hops must differ", f"{unpenalised:+.1f} points on SST-2, within the spread of seeds", table],
         [
@@ -358,18 +389,19 @@ def language() -> list[list[str]]:
         lead("language", (text, own), [(text, other), *(row for row in measured if row[0] == text)], "perplexity, continuous", lower=True)
         for text, own, other in (("Multi30k, English", "none", "plain"), ("Flickr8k captions", "plain", "none"))
     )
+    told = seeds("language", *measured)
     return [
         [
             "language model of 2 million parameters, unrelated sentences",
             "no attention",
             f"{-alone:+.2f} perplexity against plain attention",
-            "[three seeds](language.md#results)",
+            f"[{told}](language.md#results)",
         ],
         [
             "language model of 2 million parameters, groups of texts, read as one",
             "plain attention",
             f"{-grouped:+.2f} perplexity against no attention",
-            "[three seeds](language.md#results)",
+            f"[{told}](language.md#results)",
         ],
     ]
 

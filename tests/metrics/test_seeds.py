@@ -108,9 +108,33 @@ def test_with_one_run_each_it_is_the_normal_test_of_items() -> None:
     assert found.interval == pytest.approx((0.25 - 1.96 / math.sqrt(99), 0.25 + 1.96 / math.sqrt(99)), abs=0.004)
     assert found.seeds_needed() is None
     # The spread at which the difference is just as large as chance makes one in twenty.
-    tolerated = found.tolerated or 0.0
-    assert math.sqrt(2 * tolerated**2 + 1 / 99) == pytest.approx(0.25 / 1.96, rel=1e-3)
-    assert compare_seeds([RunScore(0.1, gap)], [RunScore(0.0, np.zeros(100))]).tolerated is None
+    assert math.sqrt(2 * (found.tolerated() or 0.0) ** 2 + 1 / 99) == pytest.approx(0.25 / 1.96, rel=1e-3)
+    # At a corrected level less is tolerated: 2.326 standard errors.
+    assert math.sqrt(2 * (found.tolerated(0.02) or 0.0) ** 2 + 1 / 99) == pytest.approx(0.25 / 2.326, rel=1e-3)
+    assert found.tolerated(0.01) is None
+    assert compare_seeds([RunScore(0.1, gap)], [RunScore(0.0, np.zeros(100))]).tolerated() is None
+
+
+def test_scores_that_never_vary_have_no_interval() -> None:
+    right = [run_score("mean", np.ones((1000, 2)))] * 3
+    found = compare_seeds(right, right)
+    assert (found.difference, found.p_value, found.interval) == (0, 1, None)
+    once = np.ones((1000, 2))
+    once[0, 0] = 0
+    assert compare_seeds(right, [run_score("mean", once)] * 3).interval is not None
+
+
+def test_what_is_no_number_is_refused() -> None:
+    good, gap = plain(1.0, 2.0), np.zeros(9)
+    for value in (math.nan, math.inf):
+        with pytest.raises(DataError, match=f"run 2 of the system: expected finite scores, found {value}"):
+            compare_seeds(plain(1.0, value), good)
+        with pytest.raises(DataError, match="run 1 of the baseline: expected finite scores"):
+            compare_seeds([RunScore(1.0, gap)] * 2, [RunScore(2.0, gap + value), RunScore(2.0, gap)])
+    with pytest.raises(DataError, match="mean without test item 2: nan, expected a finite number"):
+        run_score("mean", np.array([[0.0, 0.0], [5.0, 1.0], [0.0, 0.0]]))
+    with pytest.raises(DataError, match=r"level 1\.0: expected a chance between 0 and 1"):
+        compare_seeds(good, good).tolerated(1.0)
 
 
 def test_few_items_do_not_make_a_small_p_value() -> None:
@@ -119,7 +143,8 @@ def test_few_items_do_not_make_a_small_p_value() -> None:
         assert compare_seeds(better[:1], worse[:1]).p_value == pytest.approx(2.0 ** (1 - items), abs=1e-5)  # all agree
         several = compare_seeds(better, worse)
         assert several.p_value >= 2.0 ** (1 - items)
-        assert (several.p_value < 0.05) == (several.interval[0] > 0) == (several.seeds_needed() is not None)
+        above = several.interval is not None and several.interval[0] > 0
+        assert (several.p_value < 0.05) == above == (several.seeds_needed() is not None)
     # Of studies whose items differ by chance alone, at most one in twenty finds a difference.
     generator = np.random.default_rng(5)
     for items in (3, 5, 10):
@@ -143,7 +168,8 @@ def test_it_is_the_same_from_both_sides_and_repeats() -> None:
     sides = [[RunScore(score, generator.standard_normal(50)) for score in scores] for scores in ((3.0, 4.0, 4.5), (2.0, 3.5, 2.5))]
     there, back = compare_seeds(*sides), compare_seeds(*reversed(sides))
     assert (there.difference, there.p_value) == (-back.difference, back.p_value)
-    assert there.interval == pytest.approx((-back.interval[1], -back.interval[0]))
+    low, high = back.interval or (0.0, 0.0)
+    assert there.interval == pytest.approx((-high, -low))
     assert compare_seeds(*sides) == there
     assert 0 < there.p_value <= 1
 

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 import yaml
 
-from regard import progress
+from regard import __version__, progress
 from regard.config import load_config
 from regard.config.study import StudyConfig, VariantConfig, load_study, study_cells
 from regard.errors import ConfigError, DataError, TrainingError
@@ -167,7 +167,7 @@ def test_runs_of_equal_settings_are_trained_once(tmp_path: Path, data: Path, mon
     write_report(build_report(twice, Path("out"), samples=1), Path("out"))
     told = Path("out", "report.md").read_text(encoding="utf-8")
     assert "Runs of the same training, trained once: again-none-1 = letters-none-1." in told
-    assert re.search(r"Trained on: .*, torch .* \(1 run\)\.", told)
+    assert re.search(rf"Trained on: .*, torch .*, regard {__version__}, fp32 \(1 run\)\.", told)
     # A copy that fails is trained, and leaves nothing.
     for part in ("runs/again-none-1", "results/again-none-1.json"):
         shutil.rmtree(Path("out", part)) if Path("out", part).is_dir() else Path("out", part).unlink()

@@ -6,12 +6,16 @@ import json
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from regard.data.captions import read_captions
+from regard.data.image_features import write_features
 from regard.data.lines import read_lines
 from regard.errors import ConfigError, DataError
 from regard.metrics.significance import score_of_counts
 from regard.study.measure import RunMeasures, attention_of, checkpoint_selection, measure_run
+from regard.tasks.captioning_training import train_captioning
 from regard.tasks.language_training import evaluate_language, open_language_run
 from regard.tasks.synthetic_data import generate
 from tests.tasks import tiny, tiny_captions, tiny_language, tiny_sentences
@@ -76,6 +80,19 @@ def test_captioning_with_areas(tmp_path: Path) -> None:
     assert figures["entropy"] > 0
     assert set(figures["areas"]) == {"1", "2", "4"}  # cells, pairs, squares
     assert sum(figures["areas"].values()) == pytest.approx(1)
+
+
+def test_captions_of_features_need_no_images(tmp_path: Path) -> None:
+    captions, _ = tiny_captions.write_set(tmp_path)
+    ids = read_captions(captions).ids
+    shutil.rmtree(tmp_path / "train")
+    write_features(tmp_path / "f.safetensors", ids, (np.full((4, 5), place, np.float32) for place in range(len(ids))), grid=(2, 2))
+    test = {"captions": str(captions), "features": str(tmp_path / "f.safetensors")}
+    model = {**AREA, "encoder": {"type": "features"}}
+    run = tmp_path / "run"
+    train_captioning(tiny_captions.configuration(captions, model, data={"features": test["features"]}), run)
+    check(measure_run("captioning", run, test), len(ids))
+    assert attention_of("captioning", run, test) == {}
 
 
 @pytest.mark.parametrize(("task", "pooling"), [("classification", "structured"), ("entailment", "max"), ("classification", "last")])

@@ -286,12 +286,12 @@ def test_a_study_without_hypotheses_says_nothing_of_them(tmp_path: Path) -> None
 
 
 def test_scores_of_captions_are_told_in_thousandths(tmp_path: Path) -> None:
-    for variant, value in (("plain", 0.25), ("good", 0.5)):
-        put(tmp_path, "captioning", "a", variant, 1, [(value, 1.0)] * 8)
+    for variant, values in (("plain", (0.25, 0.25)), ("good", (0.5625, 0.4375))):
+        put(tmp_path, "captioning", "a", variant, 1, [(value, 1.0) for value in values * 60])
     report = build_report(study_of("captioning", {"says": "it helps", "better": "good", "than": "plain"}), tmp_path, samples=200)
     columns, (plain, good) = table(report)
     assert columns[3:7] == ["CIDEr-D", "against plain", "95 % interval", "p"]
-    assert [plain[3:6], good[3:6]] == [["1.000", "", ""], ["1.000", "+0.250", "+0.250 to +0.250"]]
+    assert [plain[3:6], good[3:6]] == [["1.000", "", ""], ["1.000", "+0.250", "+0.239 to +0.261"]]
     assert good[6].endswith(" (items)")
     shown = findings(report)
     assert shown is not None

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from regard.data.synthetic.dates import DateExample, generate_dates, split_dates
     from regard.data.synthetic.scene_files import read_scenes, write_scenes
     from regard.data.synthetic.scenes import Scene, SceneObject, SceneSettings, generate_scenes, is_grammatical, word_kind
-    from regard.data.synthetic.toys import ToyExample, generate_toys
+    from regard.data.synthetic.toys import ToyExample, generate_toys, split_toys
     from regard.data.vocabulary import BOS, EOS, PAD, UNK, TokenizedText, Vocabulary
     from regard.data.word_vectors import WordVectors, read_vectors
 
@@ -64,6 +64,7 @@ __all__ = [
     "read_vectors",
     "single_line",
     "split_dates",
+    "split_toys",
     "word_kind",
     "write_features",
     "write_parallel",
@@ -85,7 +86,7 @@ __getattr__, __dir__ = lazy_names(
         "synthetic.dates": "DateExample generate_dates split_dates",
         "synthetic.scene_files": "read_scenes write_scenes",
         "synthetic.scenes": "Scene SceneObject SceneSettings generate_scenes is_grammatical word_kind",
-        "synthetic.toys": "ToyExample generate_toys",
+        "synthetic.toys": "ToyExample generate_toys split_toys",
         "vocabulary": "BOS EOS PAD UNK TokenizedText Vocabulary",
         "word_vectors": "WordVectors read_vectors",
     },

@@ -48,7 +48,7 @@ def run_score(metric: str, counts: np.ndarray) -> RunScore:
         counts: (N, D) counts per item.
 
     Raises:
-        DataError: fewer than two items, or an unknown metric.
+        DataError: fewer than two items, a score that is no finite number (without some item, too), or an unknown metric.
 
     Example:
         >>> run_score("mean", np.array([[1.0, 1.0], [0.0, 1.0], [0.0, 1.0], [1.0, 1.0]])).score
@@ -58,12 +58,16 @@ def run_score(metric: str, counts: np.ndarray) -> RunScore:
         raise DataError(f"{counted(len(counts), 'test item')}: a comparison needs at least 2")
     total = counts.sum(0)
     without = total - counts
-    if metric == "mean":
-        left_out = without[:, 0] / without[:, 1]
-    elif metric == "perplexity":
-        left_out = np.exp(without[:, 0] / without[:, 1])
-    else:
-        left_out = np.array([score_of_counts(metric, row) for row in without])
+    with np.errstate(all="ignore"):  # refused below
+        if metric == "mean":
+            left_out = without[:, 0] / without[:, 1]
+        elif metric == "perplexity":
+            left_out = np.exp(without[:, 0] / without[:, 1])
+        else:
+            left_out = np.array([score_of_counts(metric, row) for row in without])
+    if not np.isfinite(left_out).all():
+        item = int(np.argmin(np.isfinite(left_out)))
+        raise DataError(f"{metric} without test item {item + 1}: {left_out[item]}, expected a finite number")
     return RunScore(score_of_counts(metric, total), (len(counts) - 1) * (left_out.mean() - left_out))
 
 
@@ -73,7 +77,7 @@ class SeedComparison:
 
     Attributes:
         difference: mean score of the system's runs minus that of the baseline's.
-        interval: its 95 % interval, low and high.
+        interval: its 95 % interval, low and high; None: no score varies over seeds or items, so that nothing bounds it.
         p_value: probability of a difference this large between equal variants, above 0 and up to 1.
         runs: number of runs of system and baseline; one number of pairs.
         spreads: standard deviation over seeds, on this test set, of system and baseline, or one of the differences of pairs; None if either
@@ -84,7 +88,7 @@ class SeedComparison:
     """
 
     difference: float
-    interval: tuple[float, float]
+    interval: tuple[float, float] | None
     p_value: float
     runs: tuple[int, ...]
     spreads: tuple[float, ...] | None
@@ -98,14 +102,20 @@ class SeedComparison:
             return "items"
         return "seeds" if self.item_error is None else "seeds and items"
 
-    @property
-    def tolerated(self) -> float | None:
-        """Maximum standard deviation over seeds at which the difference stays significant; None: it is not significant.
+    def tolerated(self, level: float = LEVEL) -> float | None:
+        """Return the maximum standard deviation over seeds at which the difference stays significant; None: it is not significant.
 
         For variants of one run each, whose spread is unknown; for a pair, that of the differences of pairs.
+
+        Args:
+            level: significance level; below 0.05 when correcting for several comparisons.
+
+        Raises:
+            DataError: it is not between 0 and 1.
         """
-        room = (self.difference / _normal(1 - LEVEL / 2)) ** 2 - (self.item_error or 0.0) ** 2
-        return math.sqrt(room / sum(1 / runs for runs in self.runs)) if room > 0 and self.p_value < LEVEL else None
+        _check_chances(level=level)
+        room = (self.difference / _normal(1 - level / 2)) ** 2 - (self.item_error or 0.0) ** 2
+        return math.sqrt(room / sum(1 / runs for runs in self.runs)) if room > 0 and self.p_value < level else None
 
     def seeds_needed(self, power: float = 0.8, *, level: float = LEVEL) -> int | None:
         """Return the seeds per variant needed to detect a difference of this size, at the observed spread.
@@ -128,9 +138,7 @@ class SeedComparison:
             >>> compare_seeds(runs, [RunScore(run.score - 2, run.influence) for run in runs]).seeds_needed()
             5
         """
-        for name, value in (("power", power), ("level", level)):
-            if not 0 < value < 1:
-                raise DataError(f"{name} {value}: expected a chance between 0 and 1")
+        _check_chances(power=power, level=level)
         spreads, item_error = self.spreads, self.item_error
         if spreads is None or item_error is None or not self.difference or _least(self.items) >= level:
             return None
@@ -185,7 +193,8 @@ def compare_seeds(
         seed: seed of NumPy's default generator, 0 or more.
 
     Raises:
-        DataError: no run, unequal numbers of runs or items, or a single run without item scores.
+        DataError: no run, unequal numbers of runs or items, a score or influence that is no finite number, or a single run without item
+            scores.
 
     Example:
         >>> good, bad = ([run_score("mean", np.array([[value, 1.0]] * 9)) for value in values] for values in ((7, 8, 9), (1, 2, 3)))
@@ -199,6 +208,10 @@ def compare_seeds(
         raise DataError(f"{len(systems)} runs of the system, {len(baselines)} of the baseline: at least one of each is expected")
     if len(systems) != len(baselines):
         raise DataError(f"{len(systems)} runs of the system, {len(baselines)} of the baseline: as many of both are expected")
+    for side, runs_of in (("system", systems), ("baseline", baselines)):
+        for number, run in enumerate(runs_of, start=1):
+            if not math.isfinite(run.score) or not (run.influence is None or np.isfinite(run.influence).all()):
+                raise DataError(f"run {number} of the {side}: expected finite scores, found {run.score} of the test set, and of the items")
     sides = [_differences(systems, baselines)] if paired else [systems, baselines]
     scores, runs = [np.array([run.score for run in side]) for side in sides], tuple(map(len, sides))
     difference = float(scores[0].mean()) - sum(float(of.mean()) for of in scores[1:])
@@ -218,7 +231,8 @@ def compare_seeds(
     if _least(items) >= LEVEL:
         reach = max(reach, abs(difference))  # so few items exclude nothing
     error = None if of_items is None else math.sqrt(of_items)
-    return SeedComparison(difference, (difference - reach, difference + reach), p_value, runs, spreads, error, items)
+    interval = (difference - reach, difference + reach) if reach else None
+    return SeedComparison(difference, interval, p_value, runs, spreads, error, items)
 
 
 def _differences(systems: Sequence[RunScore], baselines: Sequence[RunScore]) -> list[RunScore]:
@@ -274,6 +288,12 @@ def _draws(freedom: float | None, samples: int, seed: tuple[int, int]) -> np.nda
     # Student's t, or normal.
     generator = np.random.default_rng(seed)
     return generator.standard_normal(samples) if freedom is None else generator.standard_t(freedom, samples)
+
+
+def _check_chances(**chances: float) -> None:
+    for name, value in chances.items():
+        if not 0 < value < 1:
+            raise DataError(f"{name} {value}: expected a chance between 0 and 1")
 
 
 def _normal(share: float) -> float:

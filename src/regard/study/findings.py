@@ -34,7 +34,8 @@ class Finding(NamedTuple):
         corrected: the p-value corrected for all hypotheses of the study (Holm).
         over: variation that interval and p-value cover: both levels, test items only (one seed), or seeds only (no item scores).
         needed: seeds per variant to detect this gain with power `POWER`, with the same correction; None: unknown or above the maximum.
-        tolerated: with one seed, the maximum standard deviation over seeds at which the gain stays significant; if paired, of differences.
+        tolerated: with one seed, the maximum standard deviation over seeds at which the gain stays significant, with the correction of its
+            rank; if paired, of differences.
         paired: with every seed both variants have the weights of the same training, and are compared seed by seed.
     """
 
@@ -166,24 +167,24 @@ def find(study: StudyConfig, found: Found, compare: Compare) -> list[Finding]:
                 row = row._replace(gain=sign * (one["scores"][one["main"]] - other["scores"][other["main"]]))
             rows.append(row)
             known.append(compared)
-    p_values = [row.p_value for row in rows if row.p_value is not None]
-    corrected = iter(holm(p_values))
+    p_values = sorted(row.p_value for row in rows if row.p_value is not None)
+    corrected = dict(zip(p_values, holm(p_values), strict=True))
     for number, (row, compared) in enumerate(zip(rows, known, strict=True)):
         if row.p_value is not None and compared is not None:
             needed = compared.seeds_needed(POWER, level=LEVEL / len(p_values))  # as the smallest p-value is corrected
-            rows[number] = row._replace(corrected=next(corrected), needed=needed)
+            tolerated = compared.tolerated(LEVEL / (len(p_values) - p_values.index(row.p_value))) if row.over == "items" else None
+            rows[number] = row._replace(corrected=corrected[row.p_value], needed=needed, tolerated=tolerated)
     return rows
 
 
 def _with(row: Finding, compared: SeedComparison, sign: int) -> Finding:
-    low, high = sorted(sign * end for end in compared.interval)
+    ends = sorted(sign * end for end in compared.interval or ())
     alone = compared.over == "seeds"  # another test set may differ by more: no p-value
     return row._replace(
         gain=sign * compared.difference,
-        interval=(low, high),
+        interval=(ends[0], ends[1]) if ends else None,
         p_value=None if alone else compared.p_value,
         over=compared.over,
-        tolerated=compared.tolerated if compared.over == "items" else None,
         paired=len(compared.runs) == 1,
     )
 

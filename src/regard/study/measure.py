@@ -23,6 +23,7 @@ from regard.metrics import Score, bleu, chrf, exact_match
 from regard.metrics.caption import caption_bleu_counts
 from regard.metrics.significance import item_counts
 from regard.tasks.attention_records import attention_records
+from regard.tasks.captioning_data import read_caption_set
 from regard.tasks.captioning_evaluation import evaluate_captioning
 from regard.tasks.captioning_prediction import Captioner
 from regard.tasks.classification_data import read_labelled_file
@@ -123,7 +124,7 @@ def pairs_of(config: TranslationConfig, test: Mapping[str, str]) -> list[Sentenc
 
 def _captioning(run: Path, test: Mapping[str, str], metric: str) -> RunMeasures:
     captioner = Captioner.open(run)
-    examples = read_captions(test["captions"], test.get("images"), split=test.get("split"))
+    examples = read_caption_set(test["captions"], test.get("images"), test.get("split"), features=test.get("features"))
     features = FeatureFile(test["features"]) if "features" in test else None
     found = evaluate_captioning(captioner, examples, features=features)
     if metric == "BLEU-4":

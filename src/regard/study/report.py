@@ -144,7 +144,11 @@ def build_report(study: StudyConfig, folder: Path, *, samples: int = 100_000) ->
     p_values = {key: each.p_value for key, each in compared.items() if each is not None and each.over != "seeds"}
     corrected = dict(zip(p_values, holm(list(p_values.values())), strict=True))
     rows = [_row(study, *key, list(found[key].values()), _Against(compared[key], p_values.get(key), corrected.get(key))) for key in order]
-    runs = [{name: value for name, value in run.items() if name != "counts"} for key in order for run in found[key].values()]
+    runs = [
+        {name: value for name, value in run.items() if name != "counts"} | {"items": len(run.get("counts") or ())}
+        for key in order
+        for run in found[key].values()
+    ]
     return Report(study, study.compared_by, rows, find(study, found, compare), runs, missing, unknown)
 
 

@@ -169,7 +169,7 @@ def _notes(report: Report) -> list[str]:
     notes = [
         f"{report.metric} ({direction}): mean ± standard deviation over the seeds. Against {study.compared_with}: the difference of the "
         "means over the seeds that both have. Its interval and p-value are over seeds and test items (a mixed model), or over what the "
-        "brackets name; corrected: for all comparisons of the table (Holm).",
+        "brackets name; corrected: for all comparisons of the table (Holm). Without an interval, no score varies.",
         "",
         "Medians over the runs: parameters, updates, seconds per update, training tokens per second, peak memory of the training process, "
         "test lines per second. Entropy and mass on areas: of the attention on the first test examples.",
@@ -186,6 +186,8 @@ def _notes(report: Report) -> list[str]:
     # A run may have been trained anew after it was copied.
     if equal := [f"{name} = {other}" for name, other in copies if other not in known or same_training(known[name], known[other])]:
         notes += ["", f"Runs of the same training, trained once: {'; '.join(equal)}."]
+    if found := test_items(report):
+        notes += ["", f"Test items: {found}."]
     if found := trained_on(report):
         notes += ["", f"Trained on: {found}."]
     if report.missing:
@@ -199,9 +201,15 @@ def _name(run: dict[str, Any]) -> str:
     return StudyCell(**run["cell"]).name
 
 
+def test_items(report: Report) -> str:
+    """Return the number of test items of each data set whose runs tell their scores."""
+    counts = {run["cell"]["data"]: run["items"] for run in report.runs if run["items"]}
+    return ", ".join(f"{count:,} ({report.study.data[name].title or name})" for name, count in counts.items())
+
+
 def trained_on(report: Report) -> str:
-    """Return the devices and versions of PyTorch that trained the runs, as far as they are known, with the number of runs of each."""
-    counts = Counter(run["trained_on"] for run in report.runs if run.get("trained_on") and not run.get("equal_to"))
+    """Return the devices, versions and precisions that trained the runs, with the number of runs of each."""
+    counts = Counter(run.get("trained_on") or "not recorded" for run in report.runs if not run.get("equal_to"))
     return "; ".join(f"{name} ({counted(count, 'run')})" for name, count in counts.most_common())
 
 
@@ -238,6 +246,7 @@ def write_report(report: Report, folder: Path, *, style: str | None = None) -> l
         ],
         "runs": report.runs,
         "missing": report.missing,
+        "test_items": test_items(report),
         "trained_on": trained_on(report),
     }
     contents = {

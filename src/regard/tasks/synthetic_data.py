@@ -12,7 +12,7 @@ from regard.data.synthetic.dates import DateExample, split_dates
 from regard.data.synthetic.scene_files import write_scenes
 from regard.data.synthetic.scene_sentences import generate_scene_sentences, write_scene_sentences
 from regard.data.synthetic.scenes import SceneSettings, generate_scenes
-from regard.data.synthetic.toys import ToyExample, generate_toys
+from regard.data.synthetic.toys import ToyExample, split_toys
 from regard.errors import ConfigError
 
 SIZES = SceneSettings(objects=(2, 2), cells=(1, 2, 3))
@@ -22,7 +22,7 @@ def generate(kind: GeneratedSet, folder: str | Path, *, train: int, test: int, s
     """Write train.source, train.target, test.source, test.target, test.links and train.links into a folder.
 
     The links count characters and are all of the possible kind (`source?target`): each source character of the span that determines a
-    target character. No test source occurs in the training set of *dates*; toys draw both from one endless set.
+    target character. No test source occurs twice or in the training set.
 
     *scenes* are images with captions: train.tsv and test.tsv, their images in the folders train and test, and train.regions.jsonl and
     test.regions.jsonl with what is where (`regard.data.synthetic.scene_files.write_scenes`).
@@ -66,11 +66,7 @@ def generate(kind: GeneratedSet, folder: str | Path, *, train: int, test: int, s
             written += write_scene_sentences(folder, name, generate_scene_sentences(count, seed=seed, start=start))
         return written
     parts: tuple[Sequence[DateExample | ToyExample], ...]
-    if kind == "dates":
-        parts = split_dates(train, test, seed)
-    else:
-        drawn = generate_toys(kind, train + test, seed=seed)
-        parts = drawn[:train], drawn[train:]
+    parts = split_dates(train, test, seed) if kind == "dates" else split_toys(kind, train, test, seed)
     for name, part in zip(("train", "test"), parts, strict=True):
         written += write_parallel(folder, name, [(item.source, item.target) for item in part])
     for name, part in zip(("test", "train"), reversed(parts), strict=True):

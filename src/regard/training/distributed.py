@@ -18,6 +18,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from regard import __version__
 from regard.cores import processor
 from regard.errors import ConfigError, TrainingError, shown
 
@@ -124,14 +125,14 @@ def choose_device(local_rank: int = 0) -> torch.device:
 
 
 def describe_device(device: torch.device) -> str:
-    """Return the name of a device, and the version of PyTorch.
+    """Return the name of a device, and the versions of PyTorch and Regard.
 
     Example:
-        >>> describe_device(torch.device("cpu")).endswith(f", torch {torch.__version__}")
+        >>> describe_device(torch.device("cpu")).endswith(f", torch {torch.__version__}, regard {__version__}")
         True
     """
     name = processor() if device.type == "cpu" else torch.cuda.get_device_name(device)
-    return f"{name}, torch {torch.__version__}"
+    return f"{name}, torch {torch.__version__}, regard {__version__}"
 
 
 @contextmanager

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from regard.data.synthetic.toys import TOYS, Toy, generate_toys
+from regard.data.synthetic.toys import TOYS, Toy, generate_toys, split_toys
 from regard.errors import ConfigError
 
 
@@ -35,6 +35,20 @@ def test_example_depends_on_seed_and_number_only(kind: Toy) -> None:
     assert generate_toys(kind, 41, seed=5, start=17) == whole[17:58]
     assert generate_toys(kind, 101, seed=6) != whole
     assert generate_toys(kind, 0, seed=5) == []
+
+
+@pytest.mark.parametrize("kind", TOYS)
+def test_no_held_out_source_was_seen_or_occurs_twice(kind: Toy) -> None:
+    train, held_out = split_toys(kind, 3001, 503, seed=7)
+    assert train == generate_toys(kind, 3001, seed=7)
+    sources = {item.source for item in held_out}
+    assert (len(held_out), len(sources), sources & {item.source for item in train}) == (503, 503, set())
+    behind = generate_toys(kind, 901, seed=7, start=3001)
+    assert len(sources & {item.source for item in behind}) == 503
+    assert len({item.source for item in behind[:503]} & sources) < 480, "some of the next were seen"
+    assert split_toys(kind, 3001, 101, seed=7)[1] == held_out[:101]
+    with pytest.raises(ConfigError, match="held_out -1: expected 0 or more"):
+        split_toys(kind, 1, -1, seed=7)
 
 
 def test_wrong_settings_are_named() -> None:

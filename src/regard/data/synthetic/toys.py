@@ -65,6 +65,40 @@ def generate_toys(
     return examples
 
 
+def split_toys(kind: Toy, train: int, held_out: int, seed: int) -> tuple[list[ToyExample], list[ToyExample]]:
+    """Generate a training set and a held-out set that share no source.
+
+    The training examples are the first of the set; the held-out ones are those after them whose source occurs neither in the training set
+    nor among the held-out ones already. Training sources may repeat: of the short ones there are few.
+
+    Args:
+        kind: as of `generate_toys`, whose symbols and lengths hold.
+        train: training examples, >= 0.
+        held_out: held-out examples, >= 0.
+        seed: any integer.
+
+    Returns:
+        (training examples, held-out examples), as many as asked for.
+
+    Raises:
+        ConfigError: an argument is outside its range.
+
+    Example:
+        >>> train, held_out = split_toys("sort", 500, 50, seed=1)
+        >>> len(train), len(held_out), {item.source for item in train} & {item.source for item in held_out}
+        (500, 50, set())
+    """
+    if train < 0 or held_out < 0:
+        raise ConfigError(f"train {train}, held_out {held_out}: expected 0 or more")
+    kept = generate_toys(kind, train, seed=seed)
+    seen, found, start = {item.source for item in kept}, dict[str, ToyExample](), train
+    while missing := held_out - len(found):
+        drawn = generate_toys(kind, missing, seed=seed, start=start)
+        found |= {item.source: item for item in drawn if item.source not in seen}
+        start += missing
+    return kept, list(found.values())
+
+
 def _example(kind: Toy, drawn: list[int], symbols: str) -> ToyExample:
     order = list(range(len(drawn)))
     if kind == "reverse":
