@@ -99,6 +99,10 @@ def test_the_report_tells_every_run(finished: tuple[StudyConfig, Path]) -> None:
     assert "AER" not in none.scores
     assert [point["step"] for point in report.runs[0]["curve"]] == [5, 10]
     assert report.missing == {}
+    assert [run["seen"] for run in report.runs] == [0] * 4
+    assert "is a training input" not in markdown(report)
+    seen = [{**run, "seen": 3} for run in report.runs]
+    assert "Test items whose input is a training input, too: 3 (letters)." in markdown(report._replace(runs=seen))
     paths = {path.name: path.read_text(encoding="utf-8") for path in write_report(report, folder)}
     assert set(paths) == {"report.md", "report.html", "report.csv", "report.json"}
     rows = list(csv.reader(paths["report.csv"].splitlines()))

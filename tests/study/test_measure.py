@@ -9,12 +9,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from regard.config import ClassificationConfig, TranslationConfig, validate
 from regard.data.captions import read_captions
 from regard.data.image_features import write_features
 from regard.data.lines import read_lines
 from regard.errors import ConfigError, DataError
 from regard.metrics.significance import score_of_counts
-from regard.study.measure import RunMeasures, attention_of, checkpoint_selection, measure_run
+from regard.study.measure import RunMeasures, attention_of, checkpoint_selection, measure_run, seen_items
 from regard.tasks.captioning_training import train_captioning
 from regard.tasks.language_training import evaluate_language, open_language_run
 from regard.tasks.synthetic_data import generate
@@ -93,6 +94,23 @@ def test_captions_of_features_need_no_images(tmp_path: Path) -> None:
     train_captioning(tiny_captions.configuration(captions, model, data={"features": test["features"]}), run)
     check(measure_run("captioning", run, test), len(ids))
     assert attention_of("captioning", run, test) == {}
+
+
+def test_test_items_that_were_trained_on_are_counted(tmp_path: Path) -> None:
+    def file(name: str, *lines: str) -> str:
+        (tmp_path / name).write_text("\n".join(lines) + "\n", encoding="utf-8")
+        return str(tmp_path / name)
+
+    config = validate({"data": {"source": file("train.tsv", "a b\tx", "c\ty", "c\tz")}}, "test", kind=TranslationConfig)
+    test = {"source": file("a", "c", "c", "A b", "d"), "target": file("b", "1", "2", "3", "4")}
+    assert seen_items(config, test) == 2
+    second = {**test, "second_source": file("c", "1", "2", "3", "4")}
+    model = {"type": "transformer", "second": {"kind": "serial"}}
+    both = validate({"data": second, "model": model}, "test", kind=TranslationConfig)
+    assert seen_items(both, {**second, "second_source": file("d", "2", "1", "3", "5")}) == 3, "both inputs must be the same"
+    examples, labelled = file("train.labels.tsv", "no\tbad film", "yes\tgood film"), file("test.tsv", "yes\tbad film", "no\tother")
+    labels = validate({"data": {"train": examples}}, "test", kind=ClassificationConfig)
+    assert seen_items(labels, {"examples": labelled}) == 1
 
 
 @pytest.mark.parametrize(("task", "pooling"), [("classification", "structured"), ("entailment", "max"), ("classification", "last")])

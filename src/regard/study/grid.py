@@ -36,7 +36,7 @@ from regard.strict_json import parse_json
 from regard.study.copies import copied_from, reuse_training, rounds
 from regard.study.explained import check_methods, explained_as, explained_run
 from regard.study.live import LiveTable
-from regard.study.measure import attention_of, checkpoint_selection, known_links, measure_run, pairs_of
+from regard.study.measure import attention_of, checkpoint_selection, known_links, measure_run, pairs_of, seen_items
 from regard.study.results import (
     CONFIGS,
     EARLIER,
@@ -345,6 +345,7 @@ def _do(study: StudyConfig, folder: Path, cell: StudyCell, config: RunConfig, tr
         "main": measured.main,
         "by_length": measured.by_length,
         "counts": measured.counts.tolist(),
+        "seen": seen_items(config, test),
         "lines_per_second": measured.lines / measured.seconds if measured.seconds else None,
         "parameters": _parameters(run),
         "megabytes": _kept_memory(folder, copied or cell.name) if done_before else megabytes,

@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 import time
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from regard.config import TranslationConfig
+from regard.config import ClassificationConfig, EntailmentConfig, RunConfig, TranslationConfig
 from regard.config.study import METRICS
 from regard.data.captions import read_captions
 from regard.data.image_features import FeatureFile
@@ -120,6 +120,38 @@ def pairs_of(config: TranslationConfig, test: Mapping[str, str]) -> list[Sentenc
     """Return the pairs of a test set, which serves runs of one input, too."""
     second = None if config.second is None else test.get("second_source")
     return read_pairs(test["source"], test.get("target"), second, languages=config.data.languages)
+
+
+def seen_items(config: RunConfig, test: Mapping[str, str]) -> int | None:
+    """Count the test items whose input is that of a training item, letter by letter; their targets or labels may differ.
+
+    Args:
+        config: configuration of the run.
+        test: the files, named as in `regard.config.study.TEST_FILES`.
+
+    Returns:
+        Their number; None for captions and language models, whose items have no text as input.
+
+    Raises:
+        DataError: a file cannot be read.
+
+    Example:
+        >>> from regard.config import LanguageConfig
+        >>> seen_items(LanguageConfig(), {"text": "a.txt"})
+    """
+    trained: Sequence[Hashable]
+    tested: Sequence[Hashable]
+    if isinstance(config, TranslationConfig) and config.data.source is not None:
+        data = config.data
+        pairs = read_pairs(data.source, data.target, data.second_source, columns=config.pair_columns, languages=data.languages)
+        trained, tested = ([source for source, _ in each] for each in (pairs, pairs_of(config, test)))
+    elif isinstance(config, ClassificationConfig | EntailmentConfig) and config.data.train is not None:
+        files = (read_labelled_file(config, path) for path in (config.data.train, test["examples"]))
+        trained, tested = ([each.texts for each in file.examples] for file in files)
+    else:
+        return None
+    known = set(tested) & set(trained)
+    return sum(each in known for each in tested)
 
 
 def _captioning(run: Path, test: Mapping[str, str], metric: str) -> RunMeasures:

@@ -188,6 +188,8 @@ def _notes(report: Report) -> list[str]:
         notes += ["", f"Runs of the same training, trained once: {'; '.join(equal)}."]
     if found := test_items(report):
         notes += ["", f"Test items: {found}."]
+    if found := seen_in_training(report):
+        notes += ["", f"Test items whose input is a training input, too: {found}."]
     if found := trained_on(report):
         notes += ["", f"Trained on: {found}."]
     if report.missing:
@@ -204,6 +206,12 @@ def _name(run: dict[str, Any]) -> str:
 def test_items(report: Report) -> str:
     """Return the number of test items of each data set whose runs tell their scores."""
     counts = {run["cell"]["data"]: run["items"] for run in report.runs if run["items"]}
+    return ", ".join(f"{count:,} ({report.study.data[name].title or name})" for name, count in counts.items())
+
+
+def seen_in_training(report: Report) -> str:
+    """Return how many test items of each data set are training items, too; empty if none is known to be."""
+    counts = {run["cell"]["data"]: run["seen"] for run in report.runs if run.get("seen")}
     return ", ".join(f"{count:,} ({report.study.data[name].title or name})" for name, count in counts.items())
 
 
