@@ -4,22 +4,24 @@
     python benchmarks/fill_tables.py
 
 Trains the small Transformers of word_links.py, with and without areas, on the generated sets `reverse` and `dates`, with and without
-their links, some seeds each. The test pairs come from another seed of the data, so that no setting was chosen by them. With Multi30k: a
-recurrent model, then a Transformer with and without its links; their error is measured against the recurrent model's links of the test
-set, because the true ones are unknown. A finished training in FOLDER is not repeated. Writes pointing.json and pointing_multi30k.json.
+their links, some seeds each. The test pairs come from another seed of the data, so that no setting was chosen by them; none has a
+training source. With Multi30k: a recurrent model, then a Transformer with and without its links; their error is measured against the
+recurrent model's links of the test set, because the true ones are unknown. A finished training in FOLDER, also of word_links.py, is not
+repeated. Writes pointing.json and pointing_multi30k.json.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from harness import RESULTS, ROOT, Table, machine, mean_range, options
-from word_links import MODELS, SETTINGS, VOCABULARY, error
+from word_links import MODELS, VOCABULARY, error, trained
 
 from regard.config import load_config
+from regard.data.lines import read_lines
 from regard.data.parallel import read_pairs
 from regard.metrics import alignment_error_rate, bleu, exact_match
 from regard.tasks import Translator, generate, train_translation
@@ -27,7 +29,6 @@ from regard.tasks.translation_evaluation import read_links
 from regard.tasks.translation_run import TranslationRun, open_translation_run
 from regard.tasks.word_links import find_links
 
-WEIGHT = "training.links_weight=1"
 COLUMNS = ["data", "model", "links in training", "seeds", "exact match, %", "alignment error, %"]
 OF_MULTI30K = ["model", "links in training", "seeds", "BLEU", "alignment error against the recurrent model, %"]
 FRESH = 101  # the seed of the test pairs
@@ -35,19 +36,21 @@ FRESH = 101  # the seed of the test pairs
 EPOCHS = {"teacher": 8, "transformer": 8}
 
 
-def small_run(work: Path, data: str, model: str, seed: int, *, taught: bool) -> TranslationRun:
-    """Return a trained run on a generated set, from the folder where it is there."""
-    folder = work / f"{data}-{'areas' if MODELS[model] else 'plain'}-{'links' if taught else 'none'}-{seed}"
-    if not (folder / "model").exists():
-        files = [f"data.source={work}/{data}/train.source", f"data.target={work}/{data}/train.target", f"training.seed={seed}"]
-        links = [f"training.links={work}/{data}/train.links", "training.links_unit=character", WEIGHT] if taught else []
-        train_translation(load_config(None, [*files, *VOCABULARY[data], *MODELS[model], *SETTINGS, *links]), folder)
-    return open_translation_run(folder)
+def write_fresh(work: Path, data: Literal["reverse", "dates"]) -> None:
+    """Write 1,000 test pairs of another seed whose sources the training set of the work folder does not have."""
+    drawn, folder = work / f"{data}-{FRESH}-drawn", work / f"{data}-{FRESH}"
+    generate(data, drawn, train=1, test=2_000, seed=FRESH)
+    known = set(read_lines(work / data / "train.source"))
+    kept = [number for number, line in enumerate(read_lines(drawn / "test.source")) if line not in known][:1_000]
+    folder.mkdir(exist_ok=True)
+    for name in ("test.source", "test.target", "test.links"):
+        lines = read_lines(drawn / name)
+        (folder / name).write_text("".join(f"{lines[number]}\n" for number in kept), encoding="utf-8")
 
 
 def small_figures(work: Path, data: str, model: str, seed: int, *, taught: bool) -> dict[str, float]:
     """Return the figures of one run on a generated set."""
-    run = small_run(work, data, model, seed, taught=taught)
+    run = trained(work, data, model, seed, taught=taught)
     test = work / f"{data}-{FRESH}"
     pairs = read_pairs(test / "test.source", test / "test.target")
     outputs = [item.text for item in Translator(run).translate([source for source, _ in pairs])]
@@ -93,14 +96,14 @@ def main() -> None:
     table = Table(
         given.out,
         COLUMNS,
-        f"`python benchmarks/pointing.py`: 1,000 pairs of another seed of the data, weight of the loss 1, {what}.",
+        f"`python benchmarks/pointing.py`: 1,000 unseen pairs of another seed of the data, weight of the loss 1, {what}.",
         key=3,
     )
     for data in VOCABULARY:
         if not (given.work / data / "train.links").exists():
             generate(data, given.work / data, train=10_000, test=1_000, seed=1)
         if not (given.work / f"{data}-{FRESH}" / "test.links").exists():
-            generate(data, given.work / f"{data}-{FRESH}", train=1, test=1_000, seed=FRESH)
+            write_fresh(given.work, data)
         for model in MODELS:
             for taught in (False, True):
                 found = [small_figures(given.work, data, model, seed, taught=taught) for seed in range(1, given.seeds + 1)]

@@ -18,8 +18,8 @@ from typing import NamedTuple
 
 import torch
 from harness import RESULTS, Table, machine, mean_range, options
-from pointing import FRESH, small_run
-from word_links import MODELS
+from pointing import FRESH
+from word_links import MODELS, trained
 
 from regard.data.lines import read_lines
 from regard.tasks import Translator
@@ -118,7 +118,7 @@ def main() -> None:
         for taught in (False, True):
             found = []
             for seed in range(1, given.seeds + 1):
-                translator = Translator(small_run(given.work, "reverse", model, seed, taught=taught))
+                translator = Translator(trained(given.work, "reverse", model, seed, taught=taught))
                 texts = [item.text for item in translator.translate_tagged(lines)]
                 found.append({"seed": seed, **figures([places(text) for text in texts], right)})
             row = [model, "known" if taught else "none", given.seeds, min(one["whole"] for one in found)]

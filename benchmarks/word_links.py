@@ -37,19 +37,20 @@ SETTINGS = [
         "training.keep_checkpoints=1",
         "training.max_updates=800",
         "training.epochs=1000",
-        "training.workers=1",
     ),
     *("training.workers=1", "decoding.beam_size=1", "decoding.max_length=40"),
 ]
+WEIGHT = "training.links_weight=1"
 COLUMNS = ["data", "model", "seeds", "exact match, %", "mean over heads", "chosen attention", "leave-one-out", "effect of the chosen"]
 
 
-def trained(work: Path, data: str, model: str, seed: int) -> TranslationRun:
-    """Return a trained run, from the folder where it is there."""
-    folder = work / f"{data}-{'areas' if MODELS[model] else 'plain'}-{seed}"
+def trained(work: Path, data: str, model: str, seed: int, *, taught: bool = False) -> TranslationRun:
+    """Return a trained run, from the folder where it is there; taught: one head learned the known links."""
+    folder = work / f"{data}-{'areas' if MODELS[model] else 'plain'}-{'links' if taught else 'none'}-{seed}"
     if not (folder / "model").exists():
         files = [f"data.source={work}/{data}/train.source", f"data.target={work}/{data}/train.target", f"training.seed={seed}"]
-        train_translation(load_config(None, [*files, *VOCABULARY[data], *MODELS[model], *SETTINGS]), folder)
+        links = [f"training.links={work}/{data}/train.links", "training.links_unit=character", WEIGHT] if taught else []
+        train_translation(load_config(None, [*files, *VOCABULARY[data], *MODELS[model], *SETTINGS, *links]), folder)
     return open_translation_run(folder)
 
 
