@@ -30,7 +30,6 @@ MODELS: dict[str, tuple[str, list[str]]] = {
     "ours": ("hard: reward of each step, weight 0.3, soft start", OURS),
     "ours_cold": ("hard: reward of each step, weight 0.3, no soft start", [*OURS, "model.hard.soft_batches=0"]),
     "sentence_warm": ("hard: reward of the sentence, weight 1, soft start", [*PUBLISHED, "model.hard.soft_batches=1400"]),
-    "sentence_light": ("hard: reward of the sentence, weight 0.3, no soft start", [*PUBLISHED, "model.hard.reward_weight=0.3"]),
     "sentence": ("hard: reward of the sentence, weight 1, no soft start", PUBLISHED),
     "published": (
         "hard as published: reward of the sentence, weight 1, no soft start, before the last word is read",
