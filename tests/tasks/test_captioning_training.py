@@ -151,6 +151,12 @@ def test_what_is_drawn_for_an_image_does_not_depend_on_its_batch(run: Path, tmp_
     assert found[0] == found[1]
 
 
+@pytest.mark.parametrize("soft_batches", [0, 1])
+def test_hard_attention_from_the_first_batch_is_advised_against(tmp_path: Path, soft_batches: int, messages: list[str]) -> None:
+    trained(tmp_path, {**SHOW, "attention": "hard", "hard": {"soft_batches": soft_batches}})
+    assert any("hard attention seldom learns" in line for line in messages) == (soft_batches == 0)
+
+
 def tensor_of(captioner: Captioner, images: Any) -> torch.Tensor:
     from regard.tasks.captioning_data import build_preprocessing
 

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from regard import progress
-from regard.config.captioning import CaptioningConfig, FeaturesConfig, SmallCNNConfig
+from regard.config.captioning import CaptioningConfig, FeaturesConfig, ShowConfig, SmallCNNConfig
 from regard.data.batching import PlannedBatch
 from regard.data.captions import CaptionSet
 from regard.data.image_archive import ImageArchive
@@ -198,7 +198,11 @@ class CaptioningTraining(TaskTraining[CaptioningConfig]):
         report_left_out({"too long": self.held.left_out}, "validation captions")
         if self.config.data.shuffle_images:
             progress.message("image-blind control: captions are shuffled between images")
-        (rows, columns), encoder = model.grid, self.config.model.encoder
+        settings = self.config.model
+        hard = settings.hard if isinstance(settings, ShowConfig) and settings.attention == "hard" else None
+        if hard is not None and not hard.soft_batches and self.config.start is None:
+            progress.message("model.hard.soft_batches=0: hard attention seldom learns without first batches of soft attention")
+        (rows, columns), encoder = model.grid, settings.encoder
         sees = ""
         if isinstance(encoder, SmallCNNConfig):
             sees = f", each of which sees {'the whole image' if encoder.non_local else f'{encoder.receptive_field} pixels'}"
