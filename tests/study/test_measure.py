@@ -111,6 +111,8 @@ def test_test_items_that_were_trained_on_are_counted(tmp_path: Path) -> None:
     examples, labelled = file("train.labels.tsv", "no\tbad film", "yes\tgood film"), file("test.tsv", "yes\tbad film", "no\tother")
     labels = validate({"data": {"train": examples}}, "test", kind=ClassificationConfig)
     assert seen_items(labels, {"examples": labelled}) == 1
+    Path(examples).unlink()
+    assert seen_items(labels, {"examples": labelled}) is None, "measured again from its weights alone"
 
 
 @pytest.mark.parametrize(("task", "pooling"), [("classification", "structured"), ("entailment", "max"), ("classification", "last")])

@@ -14,7 +14,7 @@ import pytest
 
 from regard.config import validate
 from regard.config.study import StudyCell, StudyConfig, load_study
-from regard.errors import ConfigError
+from regard.errors import ConfigError, DataError
 from regard.study import build_report, write_report
 from regard.study.report_files import conclusions, curves, findings, markdown, table, write_style
 from regard.study.results import result_file
@@ -296,6 +296,13 @@ def test_scores_of_captions_are_told_in_thousandths(tmp_path: Path) -> None:
     shown = findings(report)
     assert shown is not None
     assert shown[1][0][2] == "+0.250"
+
+
+def test_scores_that_one_item_alone_holds_are_refused(tmp_path: Path) -> None:
+    for variant in ("plain", "good"):
+        put(tmp_path, "classification", "a", variant, 1, [(100.0, 1.0), (0.0, 0.0)])
+    with pytest.raises(DataError, match="a-good-1: mean without test item 1: nan, expected a finite number"):
+        build_report(study_of("classification"), tmp_path)
 
 
 def test_no_two_learning_curves_look_the_same(tmp_path: Path) -> None:

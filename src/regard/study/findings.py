@@ -10,6 +10,7 @@ import numpy as np
 
 from regard.config.base import LOWER_IS_BETTER
 from regard.config.study import HypothesisConfig, StudyConfig
+from regard.errors import DataError
 from regard.metrics.seeds import LEVEL, RunScore, SeedComparison, compare_seeds, run_score
 from regard.metrics.significance import holm
 
@@ -127,7 +128,10 @@ def comparer(found: Found, samples: int) -> Compare:
     def scored(data: str, variant: str, seed: int) -> RunScore:
         run = found[data, variant][seed]
         counts = np.array(run.get("counts") or [], dtype=np.float64)
-        return RunScore(run["scores"][run["main"]], None) if len(counts) < 2 else run_score(run["metric"], counts)
+        try:
+            return RunScore(run["scores"][run["main"]], None) if len(counts) < 2 else run_score(run["metric"], counts)
+        except DataError as error:
+            raise DataError(f"{data}-{variant}-{seed}: {error}") from error
 
     @cache
     def compare(data: str, variant: str, other: str) -> Compared:

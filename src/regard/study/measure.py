@@ -130,7 +130,7 @@ def seen_items(config: RunConfig, test: Mapping[str, str]) -> int | None:
         test: the files, named as in `regard.config.study.TEST_FILES`.
 
     Returns:
-        Their number; None for captions and language models, whose items have no text as input.
+        Their number; None for captions and language models, whose items have no text as input, and where the training file is gone.
 
     Raises:
         DataError: a file cannot be read.
@@ -141,12 +141,15 @@ def seen_items(config: RunConfig, test: Mapping[str, str]) -> int | None:
     """
     trained: Sequence[Hashable]
     tested: Sequence[Hashable]
-    if isinstance(config, TranslationConfig) and config.data.source is not None:
+    training = getattr(config.data, "source" if isinstance(config, TranslationConfig) else "train", None)
+    if training is None or not Path(training).is_file():
+        return None
+    if isinstance(config, TranslationConfig):
         data = config.data
-        pairs = read_pairs(data.source, data.target, data.second_source, columns=config.pair_columns, languages=data.languages)
+        pairs = read_pairs(training, data.target, data.second_source, columns=config.pair_columns, languages=data.languages)
         trained, tested = ([source for source, _ in each] for each in (pairs, pairs_of(config, test)))
-    elif isinstance(config, ClassificationConfig | EntailmentConfig) and config.data.train is not None:
-        files = (read_labelled_file(config, path) for path in (config.data.train, test["examples"]))
+    elif isinstance(config, ClassificationConfig | EntailmentConfig):
+        files = (read_labelled_file(config, path) for path in (training, test["examples"]))
         trained, tested = ([each.texts for each in file.examples] for file in files)
     else:
         return None
