@@ -155,6 +155,23 @@ def test_failed_write_leaves_nothing_behind(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["taken"]
 
 
+def test_one_file_under_two_names_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "a")
+    with pytest.raises(DataError, match="link: another output is written to the same file"):
+        write_files({tmp_path / "a": b"one", tmp_path / "link": b"two"})
+    assert [path.name for path in tmp_path.iterdir()] == ["link"]
+
+
+@pytest.mark.parametrize("name", ["a" * 255, "語" * 85, "a" * 240])
+def test_names_as_long_as_they_can_be_are_written(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    write_files({path: b"one"})
+    with open_whole(path) as stream:
+        stream.write(b"two")
+        assert [found.parent for found in leftovers(path)] == [tmp_path]
+    assert (path.read_bytes(), leftovers(path)) == (b"two", [])
+
+
 def test_a_link_and_a_pipe_are_written_through_not_replaced(tmp_path: Path) -> None:
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "real" / "file")

@@ -374,3 +374,10 @@ def test_the_command_writes_a_folder_and_names_what_is_wrong(tmp_path: Path) -> 
     assert isinstance(halved.exception, ConfigError)
     with pytest.raises(CheckpointError, match=r"interface\.json"):
         OnnxModel(run)
+    (out / "step.onnx").write_bytes(b"no graph")
+    with pytest.raises(CheckpointError, match=r"step\.onnx: missing or damaged; export it again"):
+        OnnxModel(out)
+    for content in ('{"graphs": []}', '{"graphs": {}}', '{"graphs": 3}'):
+        (out / "interface.json").write_text(content, encoding="utf-8")
+        with pytest.raises(CheckpointError, match=r"interface\.json: missing or damaged"):
+            OnnxModel(out)

@@ -535,7 +535,7 @@ def test_a_line_that_fails_fails_alone_and_says_nothing_of_the_inside() -> None:
 
 def test_answers_of_another_number_than_lines_are_a_failure() -> None:
     class Forgetful:
-        def width(self, item: Any) -> int:
+        def width(self, settings: Any, item: Any) -> int:
             return len(item)
 
         def compute(self, settings: Any, items: Any) -> list[str | HTTPError]:
@@ -546,6 +546,34 @@ def test_answers_of_another_number_than_lines_are_a_failure() -> None:
     Forgetful.compute = lambda self, settings, items: []  # pyright: ignore[reportAttributeAccessIssue]
     (failed,) = compute(BatchKey(Forgetful(), None), ["a"])
     assert str(failed).startswith("ValueError: 0 answers for 1 lines (")
+
+
+def test_a_panic_of_the_model_is_a_failure_that_the_thread_outlives() -> None:
+    class Panic(BaseException):
+        pass
+
+    class Panicking:
+        def width(self, settings: Any, item: Any) -> int:
+            return len(item)
+
+        def compute(self, settings: Any, items: Any) -> list[str | HTTPError]:
+            raise Panic("rust")
+
+    (failed,) = compute(BatchKey(Panicking(), None), ["a"])
+    assert str(failed).startswith("Panic: rust (")
+
+
+def test_a_request_that_a_second_signal_cancels_is_told_that_the_server_has_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+    site = Site()
+
+    def cancelled(gauges: Any) -> str:
+        raise asyncio.CancelledError
+
+    monkeypatch.setattr(site.service.metrics, "render", cancelled)
+    answer = site.ask("GET", "/metrics")
+    assert (answer.status, answer.error) == (503, "the server has stopped")
+    assert "x-request-id" in answer.headers
+    assert site.logged()[-1]["status"] == 503
 
 
 def test_an_error_of_our_own_is_no_500(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import io
 import json
+import re
 import struct
 import zlib
 from collections.abc import Callable
@@ -34,7 +35,7 @@ from tests.serve.test_json_schema import keywords
 from tests.tasks.test_image_inputs import lines_of, settings
 from tests.tasks.test_two_inputs import CROSSED, SECOND, two
 from tests.tasks.test_two_inputs import LINES as LINES_OF_TWO
-from tests.tasks.tiny import TEXTS, translator
+from tests.tasks.tiny import TEXTS, trained, translator
 from tests.tasks.tiny_language import language_model
 from tests.tasks.tiny_sentences import pairs, sentences, untrained
 
@@ -181,6 +182,23 @@ def test_a_method_of_explanation_is_added_where_it_is_asked_for(
     assert (refused.status, refused.json["error"][:24]) == (422, "method: rollout: Sentenc")
     assert classifying.post("/attention", {"text": LINES[0], "method": "flow"}).status == 422
     assert classifying.post("/classify", {"text": LINES[0], "method": "rollout"}).status == 422
+
+
+def test_long_texts_are_not_explained_and_no_batch_explains_two() -> None:
+    for worker in (translator(), language_model()):
+        site = Site(worker, max_explained=20)
+        answer = site.post("/attention", {"text": "a b c " * 20, "method": "leave-one-out"})
+        assert (answer.status, re.sub(r"\d+ tokens", "N tokens", answer.error)) == (422, "method: N tokens, expected at most 20")
+        assert site.post("/attention", {"text": "a b", "method": "leave-one-out"}).status == 200
+    alone = endpoints([ServedModel("a", translator())], Limits())[1]
+    (line,) = alone.plan({"text": "a"})[1]
+    widths = [alone.width(DecodingRequest(0, None, method), line) for method in (None, "leave-one-out")]
+    assert widths == [1, Limits().batch_characters]
+
+
+def test_an_empty_line_has_no_explanation(scoring: Site) -> None:
+    records = scoring.post("/attention", {"text": [TEXTS[0], ""], "method": "leave-one-out"}).json["records"]
+    assert [[found["method"] for found in record["maps"] if found["method"]] for record in records] == [["leave-one-out"], []]
 
 
 def test_every_hypothesis_of_a_translation_is_shown(scoring: Site) -> None:
@@ -453,6 +471,19 @@ def test_examples_to_start_from_have_both_inputs(tmp_path: Path) -> None:
     assert [example.texts for example in starting_points(run, 2)] == expected[:2]
     Path(run.config.data.second_source or "").unlink()
     assert starting_points(run, 2) == []
+
+
+def test_examples_to_start_from_are_sources_of_any_format(tmp_path: Path) -> None:
+    texts = ["ein Hund bellt laut", "eine Katze schläft nie"]
+    units = "".join(f'<tu><tuv xml:lang="de"><seg>{text}</seg></tuv><tuv xml:lang="en"><seg>a b c</seg></tuv></tu>' for text in texts * 6)
+    tmx = tmp_path / "a.tmx"
+    tmx.write_text(f'<tmx version="1.4"><header srclang="de"/><body>{units}</body></tmx>', encoding="utf-8")
+    tsv = tmp_path / "a.tsv"
+    tsv.write_text("".join(f"{text}\ta b c\n" for text in texts * 6), encoding="utf-8")
+    for path in (tmx, tsv):
+        data = {"source": str(path), "target": None, "valid_size": 2, "languages": ["de", "en"] if path == tmx else None}
+        run = Translator.open(trained(tmp_path / path.suffix[1:], kind="word", data=data)).run
+        assert [example.texts for example in starting_points(run, 2)] == [(text,) for text in texts]
 
 
 def test_runs_of_one_input_and_of_two_are_not_served_side_by_side(folders_of_two: tuple[Path, Path], run_folder: Path) -> None:

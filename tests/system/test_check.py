@@ -67,6 +67,13 @@ def test_a_leak_is_told_with_exit_code_1(call: Callable[..., Any], runs: Path, m
     assert found[0][3].startswith("transformer.h.0"), found
 
 
+def test_a_file_of_the_run_is_not_overwritten(call: Callable[..., Any], runs: Path) -> None:
+    before = (runs / "lm" / "config.yaml").read_bytes()
+    answer = call("check", runs / "lm", "--json", runs / "lm" / "config.yaml")
+    assert (answer.code, "is a file of an input folder of this command" in answer.err) == (2, True)
+    assert (runs / "lm" / "config.yaml").read_bytes() == before
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [

@@ -16,7 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import IO, Any, NamedTuple, cast
 
 import pytest
 from hypothesis import given
@@ -401,6 +401,23 @@ def test_input_that_cannot_be_read_is_told(monkeypatch: pytest.MonkeyPatch, tmp_
     monkeypatch.setattr("sys.stdin", None)
     with pytest.raises(DataError, match=r"^standard input: closed; give it lines$"):
         list(input_chunks("a line"))
+
+
+def test_files_are_read_where_standard_input_is_closed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    class Answer(NamedTuple):
+        text: str
+
+        def to_json(self) -> dict[str, str]:
+            return {"text": self.text}
+
+    path = tmp_path / "a.txt"
+    path.write_text("a\nb\n", encoding="utf-8")
+    monkeypatch.setattr("sys.stdin", None)
+    given: dict[str, Any] = {"json_lines": False, "files": [path]}
+    found = answer_lines(
+        input_chunks("a line", [path]), text_reader(None), lambda lines: map(Answer, lines), lambda _, item: item.text, **given
+    )
+    assert found == (2, 0)
 
 
 def test_a_chunk_is_written_before_the_next_is_read(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -87,6 +89,15 @@ def test_the_command_writes_the_document_and_tells_of_long_sentences(call: Any, 
     assert '</p>\n<pre>der Hund</pre>\n<p class="x">' in text
     assert (text.count("<b>"), text.count("</b>")) == (1, 1)
     assert f"{long}': longer than 5 tokens (data.max_length), translated in 2 parts" in answer.err
+
+
+def test_a_document_may_be_a_pipe(call: Any, tmp_path: Path) -> None:
+    run, pipe = trained(tmp_path, kind="word"), tmp_path / "pipe.txt"
+    os.mkfifo(pipe)
+    writer = threading.Thread(target=pipe.write_bytes, args=(b"der Hund bellt\r\nein Haus\r\n",), daemon=True)
+    writer.start()
+    answer = call("translate", run, "--document", pipe)
+    assert (answer.code, answer.out.endswith(b"\r\n")) == (0, True), answer.err
 
 
 @pytest.mark.parametrize(

@@ -47,6 +47,12 @@ def test_a_link_stays_a_link_and_its_file_is_replaced(tmp_path):
     assert (tmp_path / "real.html").read_bytes() == b"new"
 
 
+def test_a_name_as_long_as_names_can_be_is_written(tmp_path):
+    path = tmp_path / ("語" * 83 + ".html")  # 254 bytes
+    write_atomically(path, b"new")
+    assert path.read_bytes() == b"new"
+
+
 def test_what_is_no_ordinary_file_is_written_to_and_not_replaced():
     write_atomically("/dev/null", b"gone")
     assert not Path("/dev/null").is_file()

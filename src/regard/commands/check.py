@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from regard.commands.options import refuse_model_folder
+from regard.commands.options import refuse_model_folder, refuse_overwriting
 from regard.commands.terminal import write_line
 from regard.errors import ConfigError
 from regard.progress import stage
@@ -34,6 +34,7 @@ def check(
         raise ConfigError("check: give a run folder, or --hf and the folder of a Hugging Face model")
     if run is not None:
         refuse_model_folder(run, "check")
+    refuse_overwriting({"--json": json_file}, [run, hf])
 
     from regard.data.lines import write_files
     from regard.mask_check import check, load_folder

@@ -36,7 +36,7 @@ def classify(
 
     classifier = Classifier.open(run)
     read = text_reader(("text",) if json_input else None)
-    _write_labels(input_chunks("a text", files), read, classifier.classify, json_lines or json_input, timing)
+    _write_labels(files, "a text", read, classifier.classify, json_lines or json_input, timing)
 
 
 @commands.command()
@@ -68,11 +68,12 @@ def entail(
         return InputItem(pair or ("", ""), {})
 
     reader = text_reader(("premise", "hypothesis")) if json_input else read
-    _write_labels(input_chunks("a premise, a tab and a hypothesis", files), reader, entailer.entail, json_lines or json_input, timing)
+    _write_labels(files, "a premise, a tab and a hypothesis", reader, entailer.entail, json_lines or json_input, timing)
 
 
 def _write_labels(
-    chunks: Iterable[list[str]],
+    files: Files,
+    awaited: str,
     read: Callable[[int, str], InputItem],
     work: Callable[[list[Any]], Iterable[LabelPrediction]],
     json_lines: bool,
@@ -86,7 +87,7 @@ def _write_labels(
         return single_line(item.label)
 
     started = time.perf_counter()
-    count, bad = answer_lines(chunks, read, work, show, json_lines=json_lines)
+    count, bad = answer_lines(input_chunks(awaited, files), read, work, show, json_lines=json_lines, files=files)
     if timing:
         seconds = time.perf_counter() - started
         print(json.dumps({"lines": count, "seconds": seconds, "sentences_per_second": count / seconds}), file=sys.stderr)

@@ -108,8 +108,6 @@ def evaluate(
     from regard.data.lines import write_files
     from regard.tasks.run_folder import run_task
 
-    if json_file is not None and json_file == output:
-        raise ConfigError(f"--json and --output: both name {output}")
     task = run_task(run)
     search: dict[str, Any] = {"--beam-size": beam_size, "--length-penalty": length_penalty, "--max-length": max_length}
     search |= {"--batch-size": batch_size, "--precision": precision}

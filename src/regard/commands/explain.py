@@ -109,8 +109,6 @@ def _explain_labels(run: Path, examples: Path, settings: tuple[int, int, int], j
     from regard.tasks.attention_records import save_records
     from regard.tasks.classifier_attention import describe_explanation, explain_run
 
-    if json_file is not None and json_file == output:
-        raise ConfigError(f"--json and --output: both name {output}")
     if output is not None and output.suffix.lower() not in (".html", ".json"):
         raise ConfigError(f"{output}: expected a name ending in .html or .json")
     max_words, random_draws, seed = settings

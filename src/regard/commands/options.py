@@ -98,7 +98,7 @@ def refuse_overwriting(
     named: Iterable[Path] = (),
     pictures: bool = False,
 ) -> None:
-    """Refuse output files that are inputs of the command, which would be lost; standard input redirected from a file is one.
+    """Refuse output files that are inputs of the command, which would be lost, and two of one name; redirected standard input is an input.
 
     Args:
         outputs: files to write, by option.
@@ -109,6 +109,10 @@ def refuse_overwriting(
     Raises:
         ConfigError: the message names the option and the file.
     """
+    places: dict[Path, str] = {}
+    for option, path in outputs.items():
+        if path is not None and (other := places.setdefault(path.resolve(), option)) != option:
+            raise ConfigError(f"{other} and {option}: both name {path}")
     given = [Path(path) for path in inputs if path is not None]
     read = [path.stat() for path in given if path.is_file()]
     with suppress(OSError):  # a closed standard input

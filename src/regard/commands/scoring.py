@@ -110,6 +110,7 @@ def _score_pairs(
         lambda pairs: score_pairs(opened, pairs, batch_size=batch_size),
         show,
         json_lines=json_lines or json_input,
+        files=source and [source],
     )
     translator.run.vocabularies.tell_missing_images()
     if bad:
@@ -161,7 +162,12 @@ def align(
         return (WordLinks(sorted(links), format_links(links)) for links in found)
 
     _, bad = answer_lines(
-        chunks, _pair_reader(opened, source, json_input), link, lambda _, item: item.text, json_lines=json_lines or json_input
+        chunks,
+        _pair_reader(opened, source, json_input),
+        link,
+        lambda _, item: item.text,
+        json_lines=json_lines or json_input,
+        files=source and [source],
     )
     translator.run.vocabularies.tell_missing_images()
     if bad:

@@ -163,6 +163,7 @@ def answer_lines(
     *,
     json_lines: bool,
     total: int | None = None,
+    files: Sequence[Path] | None = None,
 ) -> tuple[int, int]:
     """Write one answer per line, in order, a chunk at a time.
 
@@ -173,14 +174,15 @@ def answer_lines(
         work: returns the results of a chunk's items, in order; each has `to_json`, and `error` if its item turned out to be unreadable.
         show: prints warnings about a result to standard error, and returns it as text.
         json_lines: write JSON objects instead of text.
-        total: expected number of answers; None: the number of lines, if standard input is a file.
+        total: expected number of answers; None: the number of lines, if they come from standard input and that is a file.
+        files: of the lines; None: they come from standard input, unless there is a total.
 
     Returns:
         The number of lines read, and of unreadable ones. A worker of `--input` does not return: it processes shard after shard.
     """
 
     def answer(chunks: Iterable[list[Any]], total: int | None) -> tuple[int, int]:
-        return _answer_chunks(chunks, read, work, show, json_lines=json_lines, total=total)
+        return _answer_chunks(chunks, read, work, show, json_lines=json_lines, total=total, standard=not files)
 
     if WORKER in os.environ:
         from regard.commands.batch import answer_shards
@@ -197,15 +199,17 @@ def _answer_chunks(
     *,
     json_lines: bool,
     total: int | None,
+    standard: bool,
 ) -> tuple[int, int]:
     number = bad = 0
+    standard = standard and total is None
     with ExitStack() as leaving:
         stage = None
         for chunk in chunks:
             if stage is not None:
                 stage.waiting = False
-            if not number and (total is not None or not sys.stdin.isatty()):  # no bar for interactive input
-                total = _lines_waiting() if total is None else total
+            if not number and not (standard and sys.stdin.isatty()):  # no bar for interactive input
+                total = _lines_waiting() if standard else total
                 stage = leaving.enter_context(progress.stage("Answering", total=total, unit="lines"))
             questions = [read(number + place, line) for place, line in enumerate(chunk, start=1)]
             items = [question.item for question in questions if question.item is not None]

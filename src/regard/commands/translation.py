@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import sys
 import time
@@ -141,7 +142,7 @@ def translate(
 
     chunks, read = _questions(translator, files, second_source, json_input, breaks=keep_tags, prefixes=prefix is None)
     with _links_file(links, translator) as linked:
-        lines, bad = answer_lines(chunks, _forced_reader(read, beginnings), work, show, json_lines=as_json)
+        lines, bad = answer_lines(chunks, _forced_reader(read, beginnings), work, show, json_lines=as_json, files=files)
         linked.finish(lines)
     _tell_at_the_end(translator, unknown, beginnings)
     if timing:
@@ -187,17 +188,17 @@ def _forced_reader(read: Callable[[int, str], InputItem], beginnings: Beginnings
 
 
 def _translate_document(translator: Translator, path: Path, language: str, decoding: DecodingConfig, terms: Glossary | None) -> None:
-    from regard.data.lines import read_lines
+    from regard.data.lines import iter_lines, stream_chunks
     from regard.tasks.document_translation import translate_document
 
-    lines = read_lines(path)
+    content = b"".join(stream_chunks(path))  # once: it may be a pipe
+    lines = list(iter_lines(io.BytesIO(content), path))
     found = translate_document(translator, "\n".join(lines), path, language=language, decoding=decoding, terms=terms)
     for sentence, parts in found.divided:
         limit = translator.run.config.data.max_length
         write_message(f"{path}: {shown(sentence)}: longer than {limit} tokens (data.max_length), translated in {parts} parts")
     if lines:
-        with path.open("rb") as file:
-            dos = file.readline().endswith(b"\r\n")
+        dos = content.partition(b"\n")[0].endswith(b"\r")
         write_text(found.text.replace("\n", "\r\n") + "\r" if dos else found.text)
 
 

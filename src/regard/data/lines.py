@@ -372,7 +372,7 @@ def write_files(contents: Mapping[Path, bytes]) -> None:
         contents: bytes by path; creates missing folders.
 
     Raises:
-        DataError: a folder or file cannot be written. No temporary file is left.
+        DataError: a folder or file cannot be written, or two paths are of one file. No temporary file is left.
 
     Example:
         >>> import tempfile
@@ -391,6 +391,8 @@ def write_files(contents: Mapping[Path, bytes]) -> None:
                 path.write_bytes(data)
                 continue
             place = path.resolve()
+            if place in temporary:
+                raise DataError(f"{path}: another output is written to the same file")
             place.parent.mkdir(parents=True, exist_ok=True)
             temporary[place] = _temporary(place)
             with open(temporary[place], "wb") as stream:
@@ -439,7 +441,13 @@ def open_whole(path: Path) -> Iterator[BinaryIO]:
 
 def _temporary(path: Path) -> Path:
     # Not by the process' number: processes in containers that share a folder have equal numbers.
-    return path.with_name(f".{path.name}.{uuid.uuid4().hex[:12]}")
+    return path.with_name(f"{_stem(path.name)}{uuid.uuid4().hex[:12]}")
+
+
+def _stem(name: str) -> str:
+    # Names have at most 255 bytes; a digest stands for one that leaves no room. Longer names shall fail before anything is written.
+    encoded = os.fsencode(name)
+    return f".{hashlib.sha256(encoded).hexdigest()}." if 240 < len(encoded) <= 255 else f".{name}."
 
 
 def leftovers(path: Path) -> list[Path]:
@@ -449,7 +457,7 @@ def leftovers(path: Path) -> list[Path]:
         >>> leftovers(Path("no-such-file"))
         []
     """
-    found = path.parent.glob(glob.escape(f".{path.name}.") + "?" * 12)
+    found = path.parent.glob(glob.escape(_stem(path.name)) + "?" * 12)
     return [each for each in found if re.fullmatch("[0-9a-f]{12}", each.name[-12:])]
 
 

@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from regard.data.lines import single_line
 from regard.errors import CheckpointError, missing_extra
 from regard.integrations.graph import OPSET, Graph, ModelGraphs, Port
 from regard.integrations.graph_models import model_graphs
@@ -194,16 +195,21 @@ class OnnxModel:
         path = Path(folder) / INTERFACE
         try:
             self.interface: dict[str, Any] = parse_json(path.read_text(encoding="utf-8"))
-            files = {name: str(Path(folder) / graph["file"]) for name, graph in self.interface["graphs"].items()}
+            files = {name: str(Path(folder) / graph["file"]) for name, graph in dict(self.interface["graphs"]).items()}
+            if not files:
+                raise ValueError("no graphs")
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise CheckpointError(f"{path}: missing or damaged; expected a folder of `regard export --format onnx`") from error
         onnxruntime = _engine()
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = threads
         options.log_severity_level = 3
-        self._sessions = {
-            name: onnxruntime.InferenceSession(file, options, providers=["CPUExecutionProvider"]) for name, file in files.items()
-        }
+        self._sessions: dict[str, Any] = {}
+        for name, file in files.items():
+            try:
+                self._sessions[name] = onnxruntime.InferenceSession(file, options, providers=["CPUExecutionProvider"])
+            except Exception as error:  # the runtime has classes of its own
+                raise CheckpointError(f"{file}: missing or damaged; export it again ({single_line(str(error))[:200]})") from error
 
     def run(self, graph: str, given: Mapping[str, Any], outputs: list[str] | None = None) -> dict[str, Any]:
         """Run a graph and return all or the requested outputs by name.

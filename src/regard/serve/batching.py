@@ -26,7 +26,7 @@ NEWS = 0.2
 class BatchWork(Protocol):
     """Work of a model on independent lines (or images)."""
 
-    def width(self, item: Any) -> int:
+    def width(self, settings: Any, item: Any) -> int:
         """Return the width of a line in characters."""
         ...
 
@@ -138,7 +138,7 @@ class Batcher:
         for number, line in self._waiting.items():
             if batch and line.task != batch[0].task:
                 continue
-            wider = max(longest, line.task.work.width(line.item), 1)
+            wider = max(longest, line.task.work.width(line.task.settings, line.item), 1)
             if batch and wider * (len(batch) + 1) > self._limits.batch_characters:
                 continue
             longest = wider
@@ -168,7 +168,7 @@ def compute(task: BatchKey, lines: Sequence[Any]) -> list[str | HTTPError | Mode
         if len(found) != len(lines):
             raise ValueError(f"{len(found)} answers for {len(lines)} lines")
         return [*found]
-    except Exception as error:
+    except BaseException as error:  # also a panic of a compiled library: it must not end the thread
         if len(lines) == 1:
             # Keep the message only: the traceback would keep tensors alive.
             return [ModelFailed(describe_error(error))]

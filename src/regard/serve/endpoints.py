@@ -114,9 +114,9 @@ class Endpoint:
             items = list(filter(self._task.has_content, items))
         return DecodingRequest(number, decoding, body.get("method") if self._attention else None), items
 
-    def width(self, item: Any) -> int:
-        """Return the width of an item in characters."""
-        return self._task.width(item)
+    def width(self, settings: DecodingRequest, item: Any) -> int:
+        """Return the width of an item in characters; an item to explain fills a batch, so that others wait for one only."""
+        return self._task.width(item) if settings.method is None else self._limits.batch_characters
 
     def compute(self, settings: DecodingRequest, items: Sequence[Any]) -> list[str | HTTPError]:
         """Return the JSON answer of each item; an empty text omits the item."""

@@ -11,6 +11,7 @@ from typing import Any
 from PIL import Image
 
 from regard.data.lines import stream_lines
+from regard.data.parallel import stream_pairs
 from regard.errors import DataError
 from regard.tasks.captioning_data import build_preprocessing, read_caption_set
 from regard.tasks.classification_data import read_labelled_file
@@ -55,14 +56,15 @@ def _lines(path: str | None) -> Iterator[StartingPoint]:
 
 
 def _sources(run: Any) -> Iterator[StartingPoint]:
-    data = run.config.data
-    first, second = (data.valid_source, data.valid_second_source) if data.valid_source else (data.source, data.second_source)
-    if run.config.second is None:
-        yield from _lines(first)
+    config, part = run.config, "valid_" if run.config.data.valid_source else ""
+    source, target, second = (getattr(config.data, f"{part}{name}") for name in ("source", "target", "second_source"))
+    if source is None or (config.second is not None and config.second.image is not None):  # the page needs its own image
         return
-    if run.config.second.image is not None:  # the page needs its own image
-        return
-    for texts in islice(zip(stream_lines(first), stream_lines(second), strict=False), LINES) if first and second else ():
+    pairs = stream_pairs(source, target, columns=config.pair_columns, languages=config.data.languages, apart=second)
+    found = (pair[0].split("\t") if config.second is not None else [pair[0]] for pair in pairs)
+    if second is not None:
+        found = ([*texts, other] for texts, other in zip(found, stream_lines(second), strict=False))
+    for texts in islice(found, LINES):
         if all(map(_usable, texts)):
             yield StartingPoint(tuple(text.strip() for text in texts))
 

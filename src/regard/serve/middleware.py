@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import ipaddress
 from collections.abc import Iterable
 from typing import Any
@@ -91,6 +92,10 @@ class RequestMiddleware:
                 await _refusal(error, exchange)(scope, receive, answer)
             except ClientGone:
                 exchange.status = 499
+            except asyncio.CancelledError:  # the shutdown time is over
+                if exchange.status:
+                    raise
+                await _refusal(HTTPError(503, "the server has stopped", {"Retry-After": "5"}), exchange)(scope, receive, answer)
             except Exception as error:
                 exchange.error = str(error) if isinstance(error, ModelFailed) else describe_error(error)
                 if not exchange.status:

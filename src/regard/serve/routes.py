@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -180,13 +181,11 @@ def _translation_records(
     prefixes = [split_markup(line.prefix).plain if line.keep_tags else line.prefix for line in lines]
     forced = {"prefixes": prefixes, "terms": [line.terms for line in lines]}
     found = translator.translate(texts, decoding=decoding, n_best=decoding.beam_size, need_attention=True, **forced)
-    records = [translator.record(line, item) for line, item in zip(texts, found, strict=True)]
-    if methods:
-        records = [
-            record and explained_translation(translator.run, record, item, methods) for record, item in zip(records, found, strict=True)
-        ]
+    own = [translator.record(line, item) for line, item in zip(texts, found, strict=True)]
+    explain = partial(explained_translation, translator.run, methods=methods)
+    records = _explained(own, found, explain, limits) if methods else [*own]
     for number, (tags, item, record) in enumerate(zip(marked, found, records, strict=True)):
-        if record is not None and tags is not None:
+        if isinstance(record, AttentionRecord) and tags is not None:
             (links,) = find_links(translator.run, [(tags.plain, item.text)], unit="markup")
             records[number] = replace(record, meta={**record.meta, "with tags": place_markup(tags, item.text, links)})
     return [HTTPError(422, lack) if lack else record for lack, record in zip(lacks, records, strict=True)]
@@ -242,12 +241,29 @@ def _label_records(
 ) -> list[RecordOrError]:
     labellings = label_texts(worker.run, examples, need_weights=True)
     records = [example_record(worker.run, texts, found) for texts, found in zip(examples, labellings, strict=True)]
-    return [record and explained_label(worker.run, record, methods) for record in records] if methods else list(records)
+    return _explained(records, examples, lambda record, _: explained_label(worker.run, record, methods), limits) if methods else [*records]
 
 
 def _line_records(worker: Any, lines: Sequence[str], decoding: Any, limits: Limits, methods: Sequence[str]) -> list[RecordOrError]:
     records = [worker.record(line) for line in lines]
-    return [record and explained_line(worker.run, record, methods) for record in records] if methods else records
+    return _explained(records, lines, lambda record, _: explained_line(worker.run, record, methods), limits) if methods else [*records]
+
+
+def _explained(
+    records: Sequence[AttentionRecord | None],
+    items: Sequence[Any],
+    explain: Callable[[AttentionRecord, Any], AttentionRecord],
+    limits: Limits,
+) -> list[RecordOrError]:
+    return [record and (_too_long(record, limits) or explain(record, item)) for record, item in zip(records, items, strict=True)]
+
+
+def _too_long(record: AttentionRecord, limits: Limits) -> HTTPError | None:
+    # Each output may take a pass of the model for each input.
+    longest = max(map(len, record.items.values()))
+    if longest <= limits.max_explained:
+        return None
+    return HTTPError(422, f"method: {longest} tokens, expected at most {limits.max_explained}")
 
 
 PROBABILITY = {"type": "number", "minimum": 0, "maximum": 1}

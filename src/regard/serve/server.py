@@ -68,7 +68,7 @@ def run_server(service: Service, listening: socket.socket, ready: Callable[[], N
         Whether all requests were finished; False if the model is still running.
     """
     forward = LibraryLogHandler(service.log)
-    loggers = [logging.getLogger(name) for name in ("uvicorn.error", "asyncio")]
+    loggers = [logging.getLogger(name) for name in ("uvicorn.error", "asyncio", "PIL")]
     for logger in loggers:
         logger.addHandler(forward)
         logger.propagate = False

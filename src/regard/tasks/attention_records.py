@@ -14,7 +14,7 @@ from regard.tasks.classification_run import SentenceRun, open_sentence_run
 from regard.tasks.explained_examples import label_batches, language_batches, pair_batch, translation_batches
 from regard.tasks.explained_records import add_methods, check_methods
 from regard.tasks.hop_attention import line_records
-from regard.tasks.language_prediction import language_records
+from regard.tasks.language_prediction import MAX_RECORD_TOKENS, language_records
 from regard.tasks.language_training import LanguageRun, open_language_run
 from regard.tasks.run_folder import run_task
 from regard.tasks.translation_prediction import Translation, Translator
@@ -82,8 +82,11 @@ def attention_records(
 
 
 def explained_line(run: LanguageRun, record: AttentionRecord, methods: Sequence[str]) -> AttentionRecord:
-    """Add what methods of explanation say to the record of a line; see `add_methods`."""
-    (found,) = language_batches(run, [record.items["text"].text])
+    """Add what methods of explanation say to the record of a line, if it has tokens; see `add_methods`."""
+    text = [record.items["text"].text]
+    if not run.vocabulary.encode_ids(text)[0]:
+        return record  # the end alone, predicted from the start alone
+    (found,) = language_batches(run, text, most=MAX_RECORD_TOKENS)
     return add_methods(record, found.batch, methods, query="text", keys=["read"], kind="self")
 
 

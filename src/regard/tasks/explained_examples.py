@@ -195,16 +195,16 @@ def label_batches(run: SentenceRun, examples: Sequence[Sequence[str]]) -> list[E
     return found
 
 
-def language_batches(run: LanguageRun, lines: Sequence[str]) -> list[ExplainedBatch]:
-    """Return batches of lines; report and leave out empty ones."""
+def language_batches(run: LanguageRun, lines: Sequence[str], *, most: int | None = None) -> list[ExplainedBatch]:
+    """Return batches of lines, each of its first `most` tokens; report and leave out empty ones."""
     numbered = list(enumerate(map(run.vocabulary.encode, lines), start=1))
     encoded, found = [(number, text) for number, text in numbered if text.ids], []
     _report_empty([number for number, text in numbered if not text.ids])
     for start in range(0, len(encoded), BATCH_SIZE):
         some = encoded[start : start + BATCH_SIZE]
-        given = pad_rows([np.array([*text.ids, EOS]) for _, text in some], [BOS] * len(some)).to(device_of(run.model))
+        given = pad_rows([np.array([*text.ids[:most], EOS]) for _, text in some], [BOS] * len(some)).to(device_of(run.model))
         batch = LanguageBatch(run.model, given.inputs, given.goals, given.lengths)
-        pieces, numbers = [text.pieces for _, text in some], [number for number, _ in some]
+        pieces, numbers = [text.pieces[:most] for _, text in some], [number for number, _ in some]
         found.append(ExplainedBatch(batch, [["<s>", *own] for own in pieces], [[*own, "</s>"] for own in pieces], [], numbers=numbers))
     return found
 

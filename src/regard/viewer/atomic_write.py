@@ -33,7 +33,7 @@ def write_atomically(path: str | Path, content: bytes) -> None:
         if place.exists() and not place.is_file():
             place.write_bytes(content)
             return
-        temporary = place.with_name(f".{place.name[:100]}.{secrets.token_hex(4)}")
+        temporary = place.with_name(f".{place.name[:60]}.{secrets.token_hex(4)}")  # names have at most 255 bytes, a character up to 4
         try:
             with temporary.open("xb") as stream:
                 stream.write(content)
