@@ -7,10 +7,11 @@ from typing import Any, cast
 import pytest
 import torch
 
+from regard.config import EntailmentModelConfig
 from regard.data.batching import collate
 from regard.errors import ConfigError
-from regard.explanations import CaptionBatch, LabelBatch, LanguageBatch, TranslationBatch
-from regard.models import Ensemble
+from regard.explanations import CaptionBatch, LabelBatch, LanguageBatch, TranslationBatch, input_times_gradient
+from regard.models import Ensemble, build_classifier
 from regard.tasks.pair_scores import target_log_probs
 from tests.explanations.models import BOS, EOS, NAMES, SOURCES, TARGETS, batch_of, padded, pairs
 
@@ -19,6 +20,16 @@ from tests.explanations.models import BOS, EOS, NAMES, SOURCES, TARGETS, batch_o
 def test_vectors_of_its_own_change_nothing(name: str) -> None:
     batch = batch_of(name)
     torch.testing.assert_close(batch.log_probs(batch.embed()), batch.log_probs())
+
+
+def test_one_tensor_as_both_texts_has_two_embeddings() -> None:
+    config = EntailmentModelConfig.model_validate({"embed_dim": 8, "encoder": {"type": "transformer", "num_heads": 2}})
+    model = build_classifier(config, vocab_size=19, classes=3, unknown=1).eval()
+    text, length, label = torch.tensor([[5, 6, 7, 8]]), torch.tensor([4]), torch.tensor([1])
+    once, twice = (LabelBatch(model, [text, second], [length, length], label) for second in (text, text.clone()))
+    found = input_times_gradient(once)
+    torch.testing.assert_close(found, input_times_gradient(twice))
+    assert found[0, 0, 4:].abs().min() > 0
 
 
 @pytest.mark.parametrize("name", NAMES)

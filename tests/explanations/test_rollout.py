@@ -10,8 +10,10 @@ import torch
 from torch import Tensor
 
 from regard.attention import record_weights
+from regard.config import EntailmentModelConfig
 from regard.errors import ConfigError
 from regard.explanations import METHODS, LabelBatch, TranslationBatch, alti, attention_flow, attention_rollout, explain, leave_one_area_out
+from regard.models import build_classifier
 from tests.explanations.models import batch_of, pairs, sorter
 
 
@@ -24,6 +26,21 @@ def test_rollout_of_an_encoder_is_a_product_of_matrices() -> None:
         product = (each.weights.mean(1) / 2 + torch.eye(7, dtype=torch.float64) / 2) @ product
     pooled = recorded[-1].weights[:, 0].mean(1, keepdim=True)
     torch.testing.assert_close(attention_rollout(batch), pooled @ product)
+
+
+def test_explanations_of_a_crossed_encoder_take_the_weights_that_it_computed() -> None:
+    encoder = {"type": "crossed", "num_layers": 1, "num_heads": 1, "ff_dim": 8, "norm": "post", "residual": "own"}
+    config = EntailmentModelConfig.model_validate(
+        {"embed_dim": 8, "pooling": "mean", "mlp_dim": None, "fusion": "features", "encoder": encoder}
+    )
+    torch.manual_seed(3)
+    model = build_classifier(config, vocab_size=19, classes=3, unknown=1).double().eval()
+    texts = [torch.tensor([[5, 6, 7, 8, 9], [5, 6, 7, 0, 0]]), torch.tensor([[10, 11, 12, 13], [14, 15, 0, 0]])]
+    lengths, labels = [torch.tensor([5, 3]), torch.tensor([4, 2])], torch.tensor([0, 1])
+    together = LabelBatch(model, texts, lengths, labels)
+    alone = LabelBatch(model, [texts[0][1:, :3], texts[1][1:, :2]], [each[1:] for each in lengths], labels[1:])
+    for method in (attention_rollout, alti):
+        torch.testing.assert_close(method(together)[1:, :, [0, 1, 2, 5, 6]], method(alone))
 
 
 def test_rollout_of_a_decoder_is_a_product_of_matrices() -> None:

@@ -58,6 +58,12 @@ def xlnet(**settings: Any) -> nn.Module:
     return transformers.XLNetModel(transformers.XLNetConfig(vocab_size=V, d_model=14, n_layer=1, n_head=2, d_inner=22, **settings))
 
 
+def test_xlm_is_causal_if_its_configuration_says_so() -> None:
+    both, one = (transformers.XLMConfig(vocab_size=V, emb_dim=16, n_layers=1, n_heads=2, causal=causal) for causal in (False, True))
+    assert check(transformers.XLMWithLMHeadModel(both).eval()).ok
+    assert check(transformers.XLMWithLMHeadModel(one).eval())["future tokens"].verdict == "ok"
+
+
 def test_xlnet_sees_all_unless_told_otherwise() -> None:
     for report in (check(xlnet()), check(xlnet(), causal=False)):
         assert report.ok, str(report)

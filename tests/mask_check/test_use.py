@@ -14,6 +14,7 @@ from torch import Tensor, nn
 import regard
 from regard.errors import ConfigError, DataError
 from regard.mask_check import CHECKS, Adapter, Sequence, assert_no_leaks, check, load_folder
+from regard.mask_check.locate import span_of
 from tests.mask_check.zoo import FAULTS, GPT, RIGHT, Case, Encoder, RecurrentLM, Translator, V, VisionModel, images, masked, padded, tokens
 
 
@@ -30,6 +31,28 @@ def test_the_model_the_batch_and_the_generator_stay_as_they_were() -> None:
     assert torch.equal(state, torch.get_rng_state())
     assert torch.get_default_dtype() == torch.float32
     assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
+
+
+@pytest.mark.parametrize("precision", ["tf32", "ieee", "none"])
+def test_the_precision_of_products_stays_as_it_was(precision: str) -> None:
+    before = torch.backends.cuda.matmul.fp32_precision
+    try:
+        torch.backends.cuda.matmul.fp32_precision = precision
+        check(RIGHT["packed tagger"].build(), RIGHT["packed tagger"].batch(), causal=False)
+        assert torch.backends.cuda.matmul.fp32_precision == precision
+    finally:
+        torch.backends.cuda.matmul.fp32_precision = before
+
+
+def test_the_place_of_a_decorated_forward_is_its_own_file() -> None:
+    class Leaky(nn.Module):
+        @torch.no_grad()
+        def forward(self, states: Tensor) -> Tensor:
+            return states + states.mean(1, keepdim=True)
+
+    found = span_of(Leaky.forward)
+    assert found is not None
+    assert (found[0], found[2] - found[1]) == (__file__, 2)
 
 
 def test_two_checks_of_one_model_say_the_same() -> None:

@@ -37,6 +37,29 @@ def model_of(name: str, *, size: int = 13) -> TransformerRecurrent:
     return model
 
 
+def test_the_loss_of_coverage_is_in_the_loss_of_training() -> None:
+    losses = []
+    for weight in (0.0, 1.0, 3.0):
+        attention = {"score": "additive", "attention_dim": 5, "coverage": True, "coverage_loss": weight}
+        settings = {"embed_dim": 12, "ff_dim": 13, "num_heads": 2, "dropout": 0.0, "decoder": "recurrent"}
+        torch.manual_seed(1)
+        model = build(
+            TransformerConfig.model_validate({**settings, "recurrent": {"dim": 7, "attention": attention}}), source_size=13, target_size=13
+        )
+        target = torch.tensor([[2, 5, 8], [2, 7, 4], [2, 6, 6]]), torch.tensor([[5, 8, 3], [7, 4, 3], [6, 6, 3]]), torch.tensor([3, 3, 3])
+        losses.append(model.train()(SOURCE, LENGTHS, *target).loss.item())
+    assert losses[1] > losses[0] + 0.1
+    assert losses[2] - losses[0] == pytest.approx(3 * (losses[1] - losses[0]), rel=1e-4)
+    with pytest.raises(ConfigError, match=r"training\.r_drop: not with model\.recurrent\.attention\.coverage_loss"):
+        validate(
+            {
+                "model": {"type": "transformer", **settings, "dropout": 0.1, "recurrent": {"attention": attention}},
+                "training": {"r_drop": 5.0},
+            },
+            "here",
+        )
+
+
 @pytest.mark.parametrize("name", DECODERS)
 def test_steps_give_what_whole_targets_give(name: str) -> None:
     model, target = model_of(name), torch.tensor([[2, 5, 8, 9], [2, 7, 4, 4], [2, 6, 6, 5]])

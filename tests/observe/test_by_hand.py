@@ -16,6 +16,29 @@ from tests.observe import tutorials
 from tests.observe.tutorials import GPT, DecoderBlock, EinsumAttention, Lecture, MultiHeadedAttention, PartedAttention, RecurrentDecoder
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("logarithm", [True, False])
+def test_weights_in_half_precision_are_seen(dtype: torch.dtype, logarithm: bool) -> None:
+    class Mixer(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.parts = nn.Linear(16, 48)
+
+        def forward(self, states: Tensor) -> Tensor:
+            query, key, value = self.parts(states).chunk(3, -1)
+            scores = query @ key.transpose(-1, -2) / 4
+            if logarithm:
+                return scores.log_softmax(-1).exp() @ value
+            powers = (scores - scores.amax(-1, keepdim=True)).exp()
+            return (powers / powers.sum(-1, keepdim=True)) @ value
+
+    torch.manual_seed(0)
+    model = Mixer().to(dtype).eval()
+    with torch.no_grad(), regard.watch(model) as seen:
+        model((3 * torch.randn(2, 40, 16)).to(dtype))
+    assert [tuple(call.weights.shape) for call in seen] == [(2, 1, 40, 40)]
+
+
 @pytest.mark.parametrize("training", [True, False])
 def test_a_small_gpt_shows_the_same_by_hand_as_through_the_kernel(training: bool) -> None:
     by_hand, kernel, ids = GPT(flash=False, dropout=0.3), GPT(flash=True), torch.randint(37, (2, 7))

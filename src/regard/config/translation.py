@@ -20,7 +20,7 @@ from regard.config.base import (
     VocabularyConfig,
     unused_if,
 )
-from regard.config.models import ModelConfig, RNNConfig, SecondInputSettings
+from regard.config.models import ModelConfig, RNNConfig, SecondInputSettings, TransformerConfig
 
 NO_LINKS = {"links": (None,), "links_from": (None,)}
 
@@ -138,11 +138,13 @@ class TranslationConfig(RunConfig):
     @model_validator(mode="after")
     def _check_r_drop(self) -> Self:
         if self.training.r_drop:
-            attention = getattr(self.model, "attention", None)
+            student = self.model.recurrent if isinstance(self.model, TransformerConfig) and self.model.decoder == "recurrent" else None
+            name = "model" if student is None else "model.recurrent"
+            attention = getattr(student or self.model, "attention", None)
             reasons = {
                 "training.links": self.training.guided,
                 "model.copy_attention": getattr(self.model, "copy_attention", False),
-                "model.attention.coverage_loss": getattr(attention, "coverage_loss", 0.0) > 0,
+                f"{name}.attention.coverage_loss": getattr(attention, "coverage_loss", 0.0) > 0,
             }
             if found := [name for name, here in reasons.items() if here]:
                 raise ValueError(f"training.r_drop: not with {found[0]}, whose loss has one pass; leave out one of them")

@@ -351,6 +351,9 @@ class LabelBatch(ModelBatch):
 
     def __post_init__(self) -> None:
         check_model(self.model)
+        # A tensor that is both texts has two embeddings.
+        parts = [part.clone() if any(part is other for other in self.tokens[:place]) else part for place, part in enumerate(self.tokens)]
+        object.__setattr__(self, "tokens", parts)
 
     @property
     def inputs(self) -> Tensor:

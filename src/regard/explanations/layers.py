@@ -147,7 +147,8 @@ def _crossed(
     own = layer.residual == "own"
     # As in the layer: the left norm belongs to the stream that receives the left output.
     norms = (layer.left_norm, layer.right_norm) if own else (layer.right_norm, layer.left_norm)
-    given = [norm.before(states) for norm, states in zip(norms, (first, second), strict=True)]
+    streams = zip(norms, ((first, first_mask), (second, second_mask)), strict=True)
+    given = [_hidden(norm.before(states), mask) for norm, (states, mask) in streams]
     found = []
     for side, (mask, name) in enumerate(((first_mask, SOURCE), (second_mask, SECOND))):
         attention = cast(MultiHeadAttention, layer.attention.left if side == 0 else layer.attention.right)
@@ -158,6 +159,11 @@ def _crossed(
         branch = Branch(name, attention, answer.weights, _values(attention, keys))
         found.append(Sublayer((SOURCE, SECOND)[into], (branch,), norms[into], (first, second)[into], answer.context))
     return tuple(found)
+
+
+def _hidden(states: Tensor, mask: Tensor | None) -> Tensor:
+    # As `CrossedAttention` does: its masked states are queries, too.
+    return states if mask is None else states.masked_fill(~mask.unsqueeze(-1), 0.0)
 
 
 def _decoder(layer: DecoderLayer, states: Tensor, memories: Sequence[HeadMemory]) -> list[Sublayer]:

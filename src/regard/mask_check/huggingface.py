@@ -205,6 +205,8 @@ def _is_decoder(model: Any) -> bool:
     config = model.config.get_text_config()
     if config.model_type == "xlnet":  # bidirectional, unless it gets a perm_mask or is built for one direction
         return config.attn_type == "uni"
+    if config.model_type in ("xlm", "flaubert"):  # either, by a setting
+        return config.causal
     if getattr(config, "is_decoder", False) or model.can_generate():
         return True
     # A decoder without output layer cannot generate; known decoder classes are causal.

@@ -243,6 +243,7 @@ def _lines(module: nn.Module, before: Line | None, event: Event, call: Call | No
 
 def span_of(function: Callable[..., object]) -> tuple[str, int, int] | None:
     """Return the file, the first and the last line of a function; None if its source is not available."""
+    function = inspect.unwrap(function)
     try:
         lines, first = inspect.getsourcelines(function)
         file = inspect.getsourcefile(function)

@@ -274,12 +274,16 @@ def parts_of(outputs: dict[str, Tensor], name: str) -> list[str]:
 @contextmanager
 def _full_precision() -> Iterator[None]:
     """Disable TF32: the limits assume float32 rounding."""
-    matmul, convolution = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
-    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+    cudnn: Any = torch.backends.cudnn
+    places = [torch.backends.cuda.matmul, cudnn.conv, cudnn.rnn]
+    before = [place.fp32_precision for place in places]
     try:
+        for place in places:
+            place.fp32_precision = "ieee"
         yield
     finally:
-        torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = matmul, convolution
+        for place, precision in zip(places, before, strict=True):
+            place.fp32_precision = precision
 
 
 class _NoDropout(TorchFunctionMode):

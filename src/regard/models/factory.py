@@ -353,7 +353,8 @@ def _transformer_recurrent(config: TransformerConfig, source_size: int, target_s
         dropout=config.dropout,
     )
     bridge = Bridge(own.cell, embed_dim, 1, directions=2, decoder_dim=own.dim, decoder_layers=own.layers)
-    return TransformerRecurrent(source_embedding, _encoder(config), bridge, decoder, output, dropout=config.dropout)
+    parts = source_embedding, _encoder(config), bridge, decoder, output
+    return TransformerRecurrent(*parts, dropout=config.dropout, coverage_loss=own.attention.coverage_loss)
 
 
 def _encoder(config: TransformerConfig, *, second: SecondInputSettings | None = None) -> Encoder:

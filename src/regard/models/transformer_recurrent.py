@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from regard import ops
-from regard.constructor_checks import Dropout, checked
+from regard.constructor_checks import Dropout, Weight, checked
 from regard.models.embedding import PositionKind, embed_positions
 from regard.models.encoder_decoder import RecurrentEncoderDecoder
 from regard.models.rnn_decoder import Bridge, RecurrentDecoder
@@ -26,6 +26,7 @@ class TransformerRecurrent(RecurrentEncoderDecoder):
         decoder: target decoder, with attention.
         output: readout (E) to vocabulary (V_target).
         dropout: on the sums of embeddings and positions.
+        coverage_loss: see `RecurrentEncoderDecoder`.
 
     Attributes:
         positions: the kind of `sinusoidal_positions`; `regard.models.build` sets it.
@@ -52,8 +53,9 @@ class TransformerRecurrent(RecurrentEncoderDecoder):
         output: ops.Linear,
         *,
         dropout: Dropout,
+        coverage_loss: Weight = 0.0,
     ) -> None:
-        super().__init__(source_embedding, encoder, bridge, decoder, output, dropout=dropout)
+        super().__init__(source_embedding, encoder, bridge, decoder, output, dropout=dropout, coverage_loss=coverage_loss)
         self.positions: PositionKind = "paper"
 
     def encode(self, source: Tensor, source_lengths: Tensor) -> EncoderOutput:

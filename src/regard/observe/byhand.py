@@ -435,7 +435,9 @@ def _flat(args: Sequence[Any]) -> list[Any]:
 def _sum_to_one(weights: Tensor, axis: int = -1) -> bool:
     """Return whether all rows are weights: they sum to 1, or to 0 with nothing to attend to."""
     sums = weights.detach().sum(axis, dtype=torch.float32)
-    return bool((((sums - 1).abs() < 1e-3) | (sums == 0)).all() and sums.any())
+    exact = torch.finfo(weights.dtype).eps if weights.is_floating_point() else 0.0
+    rounding = max(1e-3, 4 * exact)  # in half precision also of the logarithms of weights
+    return bool((((sums - 1).abs() < rounding) | (sums == 0)).all() and sums.any())
 
 
 def _count(held: Held) -> int:

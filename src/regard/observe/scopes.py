@@ -21,6 +21,7 @@ HELPS = re.compile(r"Norm|Bias|Mask|Output|Drop|Embed|Position")
 """Class names of their helpers."""
 # Parts of argument names that are no sequence to attend to.
 ASIDE = {"mask", "bias", "pos", "position", "rope", "rotary", "cos", "sin", "freqs", "past", "cache", "alibi", "residual"}
+ASIDE |= {"r"}  # XLNet's relative positions
 
 
 @dataclass(slots=True, eq=False)

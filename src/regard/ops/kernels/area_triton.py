@@ -280,7 +280,8 @@ def _areas(key: Tensor, max_area: int | tuple[int, int], grid: tuple[int, int] |
 def _plan(cut: Tiles, area: tuple[int, int], query: Tensor, value: Tensor, *, masked: bool, causal: bool) -> Plan:
     head, width = query.shape[-1], value.shape[-1]
     # Three tf32 products are about as exact as one in float32, which would not use the tensor cores. One, if torch's setting allows it.
-    precision = "tf32x3" if torch.get_float32_matmul_precision() == "highest" else "tf32"
+    exact = torch.backends.cuda.matmul.fp32_precision in ("none", "ieee")
+    precision = "tf32x3" if exact else "tf32"
     return Plan(*cut[:4], *area, head, _padded(head), width, _padded(width), masked, causal, precision, cut.stages > 1)
 
 
