@@ -194,3 +194,22 @@ def test_parameters_that_are_nan_are_named() -> None:
         model[1].bias[3] = torch.nan
     found = check(model, torch.randint(23, (4, 7), generator=torch.Generator().manual_seed(3)), causal=True)["finite values"]
     assert (found.module, found.cause) == ("1", "the model itself holds NaN, in 1.bias; load or initialise it again")
+
+
+@pytest.mark.parametrize(
+    ("axis", "told"), [(-1, "there is no causal mask here"), (2, "there is no causal mask here"), (1, "which is not the key axis")]
+)
+def test_a_softmax_that_is_a_module_is_to_blame_for_its_axis_alone(axis: int, told: str) -> None:
+    class Attends(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.qkv, self.softmax = nn.Linear(E, 3 * E), nn.Softmax(axis)
+
+        def forward(self, x: Tensor) -> Tensor:
+            q, k, v = self.qkv(x).chunk(3, -1)
+            return self.softmax(q @ k.mT) @ v
+
+    torch.manual_seed(3)
+    report = check(nn.Sequential(nn.Embedding(V, E), Attends(), nn.Linear(E, V)), torch.randint(1, V, (3, T)), causal=True)
+    assert report["future tokens"].module == "1.softmax"
+    assert told in report["future tokens"].cause

@@ -64,6 +64,13 @@ def test_xlm_is_causal_if_its_configuration_says_so() -> None:
     assert check(transformers.XLMWithLMHeadModel(one).eval())["future tokens"].verdict == "ok"
 
 
+def test_mamba_is_checked_as_it_generates() -> None:
+    config = transformers.MambaConfig(vocab_size=V, hidden_size=16, num_hidden_layers=2, state_size=4)
+    report = check(transformers.MambaForCausalLM(config).eval())
+    assert report.ok
+    assert report["cache"].verdict == "ok"
+
+
 def test_xlnet_sees_all_unless_told_otherwise() -> None:
     for report in (check(xlnet()), check(xlnet(), causal=False)):
         assert report.ok, str(report)

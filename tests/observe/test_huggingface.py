@@ -69,6 +69,25 @@ def test_the_cache_steps_of_a_model_that_folds_heads_are_joined() -> None:
     assert [tuple(call.weights.shape) for call in seen.maps()] == [(2, 3, 7, 7)]
 
 
+def test_state_spaces_are_no_attention() -> None:
+    sizes = {"hidden_size": 32, "num_hidden_layers": 2, "intermediate_size": 24, "num_attention_heads": 4, "num_key_value_heads": 2}
+    states = {"mamba_n_heads": 8, "mamba_d_head": 8, "mamba_d_state": 8, "mamba_chunk_size": 8, "attn_layer_indices": [1]}
+    config = transformers.BambaConfig(vocab_size=37, **sizes, **states, bos_token_id=1, eos_token_id=2, pad_token_id=0)
+    torch.manual_seed(0)
+    model = transformers.BambaForCausalLM(config).eval()
+    with torch.no_grad(), regard.watch(model) as seen:
+        model(torch.randint(3, 37, (2, 7)))
+    assert seen.layers == ["model.layers.1.self_attn"]
+
+
+def test_xlnet_attends_to_itself() -> None:
+    config = transformers.XLNetConfig(vocab_size=37, d_model=8, n_layer=1, n_head=2, d_inner=8)
+    model = transformers.XLNetModel(config).eval()
+    with torch.no_grad(), regard.watch(model) as seen:
+        model(torch.randint(3, 37, (1, 7)))
+    assert [call.kind for call in seen] == ["self"]
+
+
 def test_the_records_name_layer_and_kind_in_the_order_of_the_calls() -> None:
     model = tiny.bert(is_decoder=True, add_cross_attention=True)
     states = torch.randn(3, 5, 15)

@@ -42,7 +42,7 @@ def cause_of(survey: Survey, probe: Probe, origin: Origin) -> str:
         return _documents(survey, probe)
     if probe.check == "number of later tokens":
         return of_experts(origin) or NUMBER
-    known = _by_kind(probe, kind)
+    known = _by_kind(probe, kind, survey.views[Place(origin.event.key, origin.tensor)].dim())
     if known:
         return known
     if routed := of_experts(origin):
@@ -105,8 +105,8 @@ def _random(survey: Survey, probe: Probe, origin: Origin) -> str:
     return "something is drawn at random in evaluation: most often F.dropout without training=self.training"
 
 
-def _by_kind(probe: Probe, module: nn.Module) -> str:
-    """Return the known cause for a module type of torch; "" for another."""
+def _by_kind(probe: Probe, module: nn.Module, dims: int) -> str:
+    """Return the known cause for a module type of torch, whose output has this number of axes; "" for another."""
     future = "future" in probe.name
     rows = probe.sequence is None
     if isinstance(module, _BatchNorm):
@@ -128,7 +128,7 @@ def _by_kind(probe: Probe, module: nn.Module) -> str:
             return f"the convolution is padded on both sides; pad {reach} (dilation * (kernel_size - 1)) on the left only"
         if not rows:
             return "the convolution reads padding; set it to zero before each convolution"
-    if isinstance(module, nn.Softmax | nn.LogSoftmax):
+    if isinstance(module, nn.Softmax | nn.LogSoftmax) and module.dim is not None and module.dim % dims != dims - 1:
         return f"the softmax runs over axis {module.dim}, which is not the key axis"
     return ""
 

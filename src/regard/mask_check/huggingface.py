@@ -276,6 +276,8 @@ def _step(model: Any, tokens: Tensor, state: dict[str, Any]) -> tuple[Any, dict[
     cache = state.get("cache")
     given: Inputs = {_cache_name(model): cache, "use_cache": True, "return_dict": True}
     mask = state["attention_mask"]
+    if state["read"] and model.config.model_type in ("mamba", "falcon_mamba"):  # its `generate` gives the mask to the first step alone
+        mask = None
     if model.config.is_encoder_decoder:
         given |= {"decoder_input_ids": tokens, "encoder_outputs": state["encoder_outputs"], "attention_mask": mask}
     else:
