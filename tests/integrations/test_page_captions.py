@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from PIL import Image
+from PIL import Image, ImageOps
 from selenium.webdriver.common.by import By
 from selenium.webdriver.support.ui import WebDriverWait
 
@@ -28,6 +28,7 @@ from tests.tasks.tiny_captions import FAMILIES, trained
 from tests.viewer.conftest import driver  # noqa: F401 - a fixture
 
 SPREAD = 3.0
+OF_FILE = "pixelsOfFile(given).then(({ width, height, data }) => [width, height, data])"
 # A file's width and height, and how a run reads it: reduced in blocks, enlarged, cropped at odd places, with each filter.
 READINGS: list[tuple[int, int, dict[str, Any]]] = [
     (97, 61, {"size": 23, "resample": "bicubic", "fit": "stretch"}),
@@ -87,6 +88,45 @@ def test_a_transparent_image_stands_on_white(driver: Any, any_page: Path) -> Non
     pixels = asked(driver, any_page, "pixelsOfFile(given).then(({ data }) => data)", base64.b64encode(content).decode())
     expected = reading.pixels_of(io.BytesIO(content), "a picture").astype(int)
     assert np.abs(np.reshape(pixels, expected.shape) - expected).max() <= 2  # the browser rounds colours by their opacity
+
+
+def saved(image: Image.Image, kind: str, **how: Any) -> bytes:
+    buffer = io.BytesIO()
+    image.save(buffer, kind, **how)
+    return buffer.getvalue()
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+@pytest.mark.parametrize("kind", ["WEBP", "PNG"])
+def test_a_turned_image_is_read_upright(driver: Any, any_page: Path, kind: str, orientation: int) -> None:  # noqa: F811
+    image = Image.open(io.BytesIO(picture(31, 17)))
+    image.getexif()[0x0112] = orientation
+    content = saved(image, kind, lossless=True, exif=image.getexif())
+    width, height, pixels = asked(driver, any_page, OF_FILE, base64.b64encode(content).decode())
+    expected = np.array(ImageOps.exif_transpose(Image.open(io.BytesIO(content))).convert("RGB"))
+    np.testing.assert_array_equal(np.reshape(pixels, (height, width, 3)), expected)
+
+
+@pytest.mark.parametrize("exif", [b"", b"Exif\0\0II*\0", b"Exif\0\0MM\0*\0\0\0\x08\0\x09"])
+def test_damaged_exif_data_are_ignored(driver: Any, any_page: Path, exif: bytes) -> None:  # noqa: F811
+    content = saved(Image.open(io.BytesIO(picture(7, 5))), "WEBP", lossless=True, exif=exif)
+    assert asked(driver, any_page, OF_FILE, base64.b64encode(content).decode())[:2] == [7, 5]
+
+
+@pytest.mark.parametrize(("width", "height"), [(70_001, 3), (3, 70_001), (2050, 2049)])
+def test_an_image_may_be_longer_than_a_canvas(driver: Any, any_page: Path, width: int, height: int) -> None:  # noqa: F811
+    content = saved(Image.linear_gradient("L").resize((width, height)).convert("RGB"), "PNG")
+    call = f"({OF_FILE}).then(([width, height, data]) => [width, height, data.filter((_, i) => i % 997 === 0)])"
+    found = asked(driver, any_page, call, base64.b64encode(content).decode())
+    expected = np.array(Image.open(io.BytesIO(content)))
+    assert found[:2] == [width, height]
+    np.testing.assert_array_equal(found[2], expected.ravel()[::997])
+
+
+def test_an_image_of_too_many_pixels_is_named_with_its_size(driver: Any, any_page: Path) -> None:  # noqa: F811
+    content = base64.b64encode(saved(Image.new("1", (16_001, 6_251)), "PNG")).decode()
+    call = "pixelsOfFile(given).then(() => 'read', (error) => error.message)"
+    assert asked(driver, any_page, call, content) == "This image has 16001 x 6251 pixels; at most 100 million can be read."
 
 
 @pytest.mark.parametrize("family", FAMILIES)

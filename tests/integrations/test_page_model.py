@@ -90,6 +90,33 @@ def test_a_vocabulary_may_be_large(driver: Any, tmp_path: Path) -> None:  # noqa
     assert answers(driver, page, "networks().vocabularies.source.encode(text).ids", lines) == [large.encode(line).ids for line in lines]
 
 
+LONG = ("Hundehausbellt\u6771\u4eac" * 16, "Hundehausbellt\u6771\u4eac" * 64)
+# How often the ranks of merges are looked up, and how many characters are walked through.
+LOOKED_UP = """{ const found = networks().vocabularies.source; let count = 0; const ranks = found.ranks;
+    found.ranks = { get: (pair) => { count++; return ranks.get(pair); } }; found.encode(text); found.ranks = ranks; return count; }"""
+WALKED = """{ const own = String.prototype[Symbol.iterator]; let count = 0;
+    String.prototype[Symbol.iterator] = function () { count += this.length; return own.call(this); };
+    try { divided(text, 7); } finally { String.prototype[Symbol.iterator] = own; } return count; }"""
+
+
+def test_a_long_word_is_merged_as_by_the_run_in_nearly_linear_time(driver: Any, tmp_path: Path) -> None:  # noqa: F811
+    found = translator("bpe")
+    page, vocabulary = page_of(found, tmp_path), found.run.vocabularies.source
+    letters = np.random.default_rng(3).choice(list("ABHadeghnust "), (20, 97))
+    lines = [*LONG, *("".join(row) for row in letters)]
+    there = answers(driver, page, "networks().vocabularies.source.encode(text).ids", lines)
+    assert there == [vocabulary.encode(line).ids for line in lines]
+    assert len(there[0]) < len(LONG[0].encode()) * 0.8, "something was merged"
+    short, long = answers(driver, page, LOOKED_UP, LONG)
+    assert long < 6 * short
+
+
+def test_a_long_line_is_divided_in_nearly_linear_time(driver: Any, tmp_path: Path) -> None:  # noqa: F811
+    page = page_of(translator("word", model=FAMILIES["transformer"]), tmp_path)
+    short, long = answers(driver, page, WALKED, ["ein Haus, " * 256, "ein Haus, " * 1024])
+    assert long < 8 * short
+
+
 @pytest.mark.parametrize("family", [*ATTENDING, *OTHERS])
 def test_the_page_finds_the_texts_of_the_run(driver: Any, family: str, tmp_path: Path) -> None:  # noqa: F811
     found = translator(model={**FAMILIES, **FURTHER}[family])
@@ -201,6 +228,19 @@ def test_the_record_is_that_of_the_run(driver: Any, family: str, tmp_path: Path)
         np.testing.assert_allclose([p for _, p in own], [p for _, p in other], atol=WITHIN)
         assert own[0][0] == other[0][0]
     np.testing.assert_allclose(there["scores"]["target"], here["scores"]["target"], atol=WITHIN)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_signs_of_other_tokenizers_in_a_text_mark_no_words(driver: Any, kind: str, tmp_path: Path) -> None:  # noqa: F811
+    found = translator(kind, model=FAMILIES["transformer"])
+    line = "\u0120ein Hu@@ ## </w>Hund"
+    ((there,),) = answers(driver, page_of(found, tmp_path), "answer({ text })", [line])
+    (translation,) = found.translate([line], need_attention=True)
+    record = found.record(line, translation)
+    assert record is not None
+    here = json.loads(json.dumps(page_records([record])[0]))
+    assert there["items"] == here["items"]
+    assert ("words" in there["items"]["source"]) == (kind != "word")
 
 
 def compare_maps(own: dict[str, Any], other: dict[str, Any]) -> None:

@@ -100,3 +100,9 @@ def test_several_runs_stand_side_by_side_line_by_line(run_folder) -> None:
     assert record.model == run_folder.name
     assert "left out" not in record.meta
     assert len(render_page(records)) > 10_000
+
+
+@pytest.mark.parametrize(("kind", "marks"), [("bpe", "space"), ("unigram", "space"), ("character", "space"), ("word", "none")])
+def test_a_record_tells_how_the_vocabulary_marks_words(kind: str, marks: str) -> None:
+    record = _record(kind=kind, model=FAMILIES["transformer"])
+    assert {name: items.marks for name, items in record.items.items()} == dict.fromkeys(("source", "target", "written"), marks)

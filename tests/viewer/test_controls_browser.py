@@ -247,9 +247,8 @@ class _Answers(BaseHTTPRequestHandler):
             return self._send(500, "text/plain", b"oh")
         words = asked["text"].split()
         weights = [[1.0 if row == column else 0.0 for column in range(len(words))] for row in range(len(words))]
-        record = AttentionRecord.alignment(
-            words, words[::-1] if asked["model"] else words, weights, title=f"{asked['text']} by {asked['model']}"
-        )
+        written, title = words[::-1] if asked["model"] else words, f"{asked['text']} by {asked['model']}"
+        record = AttentionRecord.alignment(words, written, weights, texts=(asked["text"], " ".join(written)), title=title)
         return self._send(200, "application/json", json.dumps({"records": page_records([record])}).encode())
 
     def _send(self, status: int, kind: str, content: bytes) -> None:
@@ -326,4 +325,37 @@ def test_what_the_server_refuses_is_said_as_text(driver, server):
     one(driver, "#text").send_keys(Keys.ENTER)
     wait.until(lambda _: one(driver, "#live-error").text == "The server does not answer.")
     assert data(driver, "#live", "aria-busy") == ["false"]
+    driver.get_log("browser")
+
+
+def test_a_text_without_a_word_is_asked_with_the_same_forced_words(driver, server):
+    address, asked = server
+    driver.get("about:blank")
+    driver.get_log("browser")
+    driver.get(address)
+    wait = WebDriverWait(driver, 10, 0.05)
+    one(driver, "#text").send_keys("fünf sechs sieben")
+    driver.execute_script("prefix.value = 'acht'; terms.value = 'sechs = six'; document.getElementById('keep-tags').checked = true")
+    one(driver, "#ask").click()
+    wait.until(lambda _: every(driver, ".leave"))
+    choose(driver, "#terms", "neun = nine")  # typed, but not asked yet
+    every(driver, ".leave")[2].click()
+    wait.until(lambda _: every(driver, "#without .look"))
+    one(driver, "#without .look").click()
+    every(driver, ".leave")[0].click()
+    wait.until(lambda _: every(driver, "#without .look"))
+    forced = {"model": 0, "prefix": "acht", "terms": [{"source": "sechs", "target": "six"}], "keep_tags": True}
+    bodies = [json.loads(body) for method, _, body in asked if method == "POST"]
+    assert bodies == [{"text": text, **forced} for text in ("fünf sechs sieben", "fünf sechs", "sechs")]
+    assert driver.get_log("browser") == []
+
+
+def test_a_link_with_one_input_of_two_is_asked(driver, tmp_path):
+    page = tmp_path / "page.html"
+    page.write_text(render_page([], live=True, models=["one"], task="two inputs"), encoding="utf-8")
+    for text, second in (("", "zehn"), ("elf", "")):
+        driver.get("about:blank")
+        driver.get(f"{page.as_uri()}#text={text}&second={second}&model=0")
+        WebDriverWait(driver, 10, 0.05).until(lambda _: one(driver, "#live-error").text == "The server does not answer.")
+        assert [one(driver, f"#{name}").get_attribute("value") for name in ("text", "second")] == [text, second]
     driver.get_log("browser")

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from regard.viewer import AttentionMap, AttentionRecord, Tokens
+from regard.viewer import AreaMap, AttentionMap, AttentionRecord, HypothesisRecord, Tokens
 
 pytest.importorskip("selenium", reason="selenium drives the browser")
 from tests.viewer import samples
@@ -144,6 +144,61 @@ def test_sub_words_are_merged_to_words_by_a_switch(opened):
     assert len(every(page, "#matrix thead th")) == 6
     example = opened([samples.alignment()])
     assert not shown(example, "#words"), "each token is a word"
+
+
+def test_only_the_marks_of_a_tokenizer_are_left_out_of_the_names_of_words(opened):
+    source, target = Tokens(["\u0120ermanja", "u"], marks="none"), Tokens([" un", "real", " \u010aipru"], marks="space")
+    cross = AttentionMap("cross", "cross", "target", "source", samples.rows_of(3, 2, 80))
+    page = opened([AttentionRecord({"source": source, "target": target}, [cross])], "#words=1")
+    assert texts(page, "#matrix thead th") == ["\u0120ermanja", "u"]
+    assert texts(page, "#matrix tbody th") == ["unreal", "\u010aipru"]
+
+
+def sub_words_with_areas() -> AttentionRecord:
+    record = samples.explained()
+    extents = samples.spans(len(samples.PIECES), 2)
+    areas = AreaMap(extents, samples.rows_of(7, len(extents), 81)[None])
+    outputs = [
+        HypothesisRecord(samples.WRITTEN, -1.0, weights=record.weights),
+        HypothesisRecord(samples.WRITTEN[:3], -2.0, weights=record.weights[:3]),
+    ]
+    first = AttentionMap("alignment", "alignment", "target", "source", areas=areas)
+    return replace(record, maps=[first, *record.maps[1:]], hypotheses=outputs)
+
+
+@pytest.mark.parametrize("view", ["matrix", "flow", "table"])
+def test_the_selected_cell_stays_where_views_of_tokens_and_of_words_take_turns(opened, view):
+    page = opened([sub_words_with_areas()], "#view=areas&words=1&row=5")
+    assert texts(page, "#step option:checked") == ["eeps"]
+    one(page, f"#tab-{view}").click()
+    one(page, "#tab-matrix").click()
+    assert data(page, "#matrix td.on", "data-row") == ["3"]
+    assert one(page, "#focus-word").text == "sleeps"
+    every(page, "#matrix tbody tr:nth-child(6) td")[1].click()
+    one(page, "#tab-areas").click()
+    assert texts(page, "#step option:checked") == ["</s>"]
+    choose(page, "#method", "alti")
+    assert data(page, "#tabs [aria-selected=true]", "data-view") == ["matrix"]
+    assert one(page, "#focus-word").text == "</s>"
+    one(page, "#tab-beam").click()
+    one(page, "#tree .node[data-depth='7']").click()
+    one(page, f"#tab-{view}").click()
+    one(page, "#tab-matrix").click()
+    assert one(page, "#focus-word").text == "</s>"
+
+
+def test_small_maps_of_all_heads_are_those_of_the_merged_words(opened):
+    page = opened([samples.explained()], "#view=heads&map=2&words=1")
+    script = """const pen = arguments[0].getContext('2d'), [wide, high] = [pen.canvas.width, pen.canvas.height];
+                return [wide, high, ...pen.getImageData(0, 0, wide, high).data]"""
+    pictures = [page.execute_script(script, canvas) for canvas in every(page, "#heads canvas")]
+    assert [picture[:2] for picture in pictures] == [[5, 6]] * 3
+    for head, (wide, high, *pixels) in enumerate(pictures):
+        page.execute_script("document.querySelectorAll('#heads button')[arguments[0]].click()", head)
+        weights = np.array(_numbers(page, "#matrix tbody td")).reshape(high, wide)
+        lightness = np.array(pixels).reshape(high, wide, 4)[..., :3].sum(-1)
+        assert np.corrcoef(lightness.ravel(), weights.ravel())[0, 1] < -0.9
+        one(page, "#tab-heads").click()
 
 
 def test_areas_stay_areas_of_tokens_while_words_are_merged(opened):

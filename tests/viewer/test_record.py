@@ -331,3 +331,30 @@ def test_alternatives_belong_to_each_item():
 )
 def test_words_are_read_from_the_signs_of_tokenizers(tokens, words):
     assert Tokens(tokens).words == words
+
+
+@pytest.mark.parametrize(
+    ("tokens", "marks", "words"),
+    [
+        ([" fil", "-\u0120", "ermanja", " \u010aipru"], "space", [(0, "fil-\u0120ermanja"), (3, "\u010aipru")]),
+        (["\u2581see", "##ch", "an@@"], "space", [(0, "see##chan@@")]),
+        (["huwa", "mill-", "\u0120ermanja"], "space", []),
+        (["huwa", "mill-", "\u0120ermanja", "\u2581x"], "none", []),
+        (["##", "Title", "a</w>"], "none", []),
+    ],
+)
+def test_known_marks_of_words_leave_the_signs_of_the_text_alone(tokens, marks, words):
+    assert Tokens(tokens, marks=marks).words == words
+
+
+def test_marks_of_words_are_part_of_a_record_and_a_file_without_them_is_read():
+    record = AttentionRecord.alignment([" a"], ["b"], [[1.0]], marks="space")
+    items = json.loads(json.dumps(record.to_json()))["items"]
+    assert items["source"] == {"tokens": [" a"], "text": "", "marks": "space"}
+    assert AttentionRecord.from_json(record.to_json()).items == record.items
+    for own in items.values():
+        del own["marks"]
+    assert AttentionRecord({"source": items["source"]}).items["source"] == Tokens([" a"])
+    assert Tokens([" a"]).to_json() == {"tokens": [" a"], "text": ""}
+    with pytest.raises(DataError, match="marks: 'dots', expected space or none"):
+        Tokens([" a"], marks="dots")

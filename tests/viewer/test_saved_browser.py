@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from benchmarks.view_pictures import places, take
+from regard.viewer import AttentionRecord, HypothesisRecord
 
 pytest.importorskip("selenium", reason="selenium drives the browser")
 from tests.viewer import samples
@@ -83,6 +84,16 @@ def test_a_view_is_saved_as_png_with_its_colours(opened, record):
                     done(seen.size);
                 }; image.src = 'data:image/png;base64,' + arguments[0];"""
     assert page.execute_async_script(script, base64.b64encode(content).decode()) > 30
+
+
+@pytest.mark.parametrize("sign", ["\x0b", "\uffff", "\ud83d"])
+def test_a_picture_has_no_character_that_xml_forbids(opened, sign):
+    found = HypothesisRecord(["a"], -1.0, f"said{sign}so")
+    page = opened([AttentionRecord({"target": ["a"]}, hypotheses=[found, found], title=f"one{sign}two")])
+    picture = ElementTree.fromstring(_saved(page, "#save-svg")[1])
+    assert picture.findtext(f"{SVG}title") == "one\ufffdtwo \u00b7 Regard"
+    assert "said\ufffdso" in ["".join(text.itertext()) for text in picture.iter(f"{SVG}text")]
+    assert _saved(page, "#save-png")[1].startswith(b"\x89PNG")
 
 
 def test_a_picture_of_each_view_can_be_taken_for_a_document(opened, driver, tmp_path):

@@ -446,8 +446,7 @@ def _temporary(path: Path) -> Path:
 
 def _stem(name: str) -> str:
     # Names have at most 255 bytes; a digest stands for one that leaves no room. Longer names shall fail before anything is written.
-    encoded = os.fsencode(name)
-    return f".{hashlib.sha256(encoded).hexdigest()}." if 240 < len(encoded) <= 255 else f".{name}."
+    return f".{hashlib.sha256(os.fsencode(name)).hexdigest()}." if 240 < len(os.fsencode(name)) <= 255 else f".{name}."
 
 
 def leftovers(path: Path) -> list[Path]:
@@ -492,12 +491,10 @@ def unreadable(path: str | Path, error: Exception) -> DataError:
     if isinstance(error, DataError):
         return error
     reasons: dict[type, str] = {
-        FileNotFoundError: "no such file",
+        FileNotFoundError: "expected a file, not standard input" if str(path) == "-" else "no such file",
         IsADirectoryError: "expected a file, found a folder",
         PermissionError: "no permission to read it",
     }
-    if str(path) == "-":
-        reasons[FileNotFoundError] = "expected a file, not standard input"
     reason = reasons.get(type(error)) or (os_reason(path, error) if isinstance(error, OSError) else str(error))
     shown = repr(str(path)) if not str(path) or "\0" in str(path) else path
     return DataError(f"{shown}: {reason}")

@@ -95,7 +95,7 @@ def explained_label(run: SentenceRun, record: AttentionRecord, methods: Sequence
     assert record.prediction is not None
     names = [name for name in ("text", "premise", "hypothesis") if name in record.items]
     (found,) = label_batches(run, [[record.items[name].text for name in names]])
-    record = replace(record, items={**record.items, LABEL: Tokens([record.prediction.label])})
+    record = replace(record, items={**record.items, LABEL: Tokens([record.prediction.label], marks="none")})
     return add_methods(record, found.batch, methods, query=LABEL, keys=names, kind="hops")
 
 

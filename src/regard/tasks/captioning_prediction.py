@@ -33,6 +33,7 @@ from regard.tasks.predict import Generation, Predictor, hypotheses_json, predict
 from regard.tasks.record_layers import MAX_WEIGHTS, WRITTEN, drawn_over, hypothesis_records, layer_areas
 from regard.tasks.run_folder import device_of
 from regard.viewer import AttentionMap, AttentionRecord, Grid, Tokens
+from regard.viewer.items import kind_marks
 
 
 class Caption(NamedTuple):
@@ -284,10 +285,11 @@ class Captioner(Predictor[CaptionRun]):
         assert shown is not None
         searched = found.hypotheses[0].attention if found is not None else None
         weights = shown[0] if searched is None else searched
-        items: dict[str, Any] = {"image": image, "caption": Tokens(tokens, self.run.vocabulary.decode(ids))}
+        marks = kind_marks(self.run.vocabulary.kind)
+        items: dict[str, Any] = {"image": image, "caption": Tokens(tokens, self.run.vocabulary.decode(ids), marks)}
         maps, left_out = self._maps(weights, layers)
         if any(each.key == WRITTEN for each in maps):
-            items[WRITTEN] = Tokens(["<s>", *tokens][:rows])
+            items[WRITTEN] = Tokens(["<s>", *tokens][:rows], marks=marks)
         hypotheses = [] if found is None else hypothesis_records(self.run.vocabulary, found.hypotheses, found.texts, key="image")
         scores = {"caption": found.hypotheses[0].log_probs[:rows]} if found is not None else {}
         meta = {"left out": f"{left_out} of {len(layers)} maps, too large for one page"} if left_out else {}

@@ -26,6 +26,7 @@ from regard.tasks.classification_prediction import (
 from regard.tasks.classification_run import SentenceRun, open_sentence_run
 from regard.tasks.run_folder import device_of
 from regard.viewer import AttentionMap, AttentionRecord, PredictionRecord, Tokens
+from regard.viewer.items import kind_marks
 
 HOPS = "hops"
 # Rarer words describe a sentence, not its label.
@@ -138,7 +139,7 @@ def label_records(run: SentenceRun, examples: Sequence[Sequence[str]], labelling
             for word, weight, _ in row.words:
                 table[row.hop, words.index(word)] = weight
         count = sum(item.label == label for item in labellings)
-        items = {"words": Tokens(words, ""), HOPS: Tokens(hop_names(run.config.model.pooling, len(own)))}
+        items = {"words": Tokens(words, marks="none"), HOPS: Tokens(hop_names(run.config.model.pooling, len(own)))}
         meta = {"texts": str(count), "weights": "mean where the word stands; the words of other hops' lists count as 0"}
         found = AttentionMap(HOPS, "hops", HOPS, "words", table)
         records.append(AttentionRecord(items, [found], model=run.folder.name, title=f"all texts labelled {label}", meta=meta))
@@ -157,7 +158,8 @@ def example_record(run: SentenceRun, texts: Sequence[str], labelling: LabelPredi
     if not labelling.label:
         return None
     names = ("premise", "hypothesis") if isinstance(run.config, EntailmentConfig) else ("text",)
-    items: dict[str, Any] = {name: Tokens(token_texts(run, text), text) for name, text in zip(names, texts, strict=True)}
+    marks = kind_marks(run.vocabulary.kind)
+    items: dict[str, Any] = {name: Tokens(token_texts(run, text), text, marks) for name, text in zip(names, texts, strict=True)}
     maps = _layer_maps(run, texts, names)
     if labelling.weights is not None:
         items[HOPS] = Tokens(hop_names(run.config.model.pooling, len(labelling.weights[0])))

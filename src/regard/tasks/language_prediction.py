@@ -24,6 +24,7 @@ from regard.tasks.language_training import CHUNK, LanguageRun, open_language_run
 from regard.tasks.predict import Generation, Predictor, check_texts, hypotheses_json, longest_first, predict
 from regard.tasks.run_folder import device_of
 from regard.viewer import AttentionMap, AttentionRecord, Tokens
+from regard.viewer.items import kind_marks
 
 # Rows of logits alive at a time.
 BATCH_ROWS = 512
@@ -220,7 +221,11 @@ class LanguageModel(Predictor[LanguageRun]):
             log_probs = self._rows(found.readout[0], batch.goals[0])
         assert found.weights is not None
         weights = found.weights[0, :, -len(goals) :].float().cpu()
-        items = {"text": Tokens([*pieces, "</s>"][: len(goals)], line), "read": Tokens(["<s>", *pieces][: len(goals)])}
+        marks = kind_marks(self.run.vocabulary.kind)
+        items = {
+            "text": Tokens([*pieces, "</s>"][: len(goals)], line, marks),
+            "read": Tokens(["<s>", *pieces][: len(goals)], marks=marks),
+        }
         window = AttentionMap("window", "self", "text", "read", weights)
         left = len(ids) + 1 - len(goals)
         meta = {"left out": f"the last {left} tokens, too many for one page"} if left else {}

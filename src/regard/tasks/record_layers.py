@@ -82,11 +82,11 @@ def add_layers(
         maps.append(_map(name, layer, grid))
     items: dict[str, Any] = dict(record.items)
     if any(each.key == WRITTEN for each in maps):
-        items[WRITTEN] = Tokens(written)
+        items[WRITTEN] = Tokens(written, marks=record.items["target"].marks)
     if EOS in source:  # two inputs
         end, read = source.index(EOS) + 1, record.items["source"]
         texts = read.text.partition("\t")
-        items |= {"first": Tokens(read.tokens[:end], texts[0]), "second": Tokens(read.tokens[end:], texts[2])}
+        items |= {"first": Tokens(read.tokens[:end], texts[0], read.marks), "second": Tokens(read.tokens[end:], texts[2], read.marks)}
         if second is not None and second.kind in DIVIDING and record.maps:
             maps.append(_division(record.maps[0], end))
     if any(each.key == "inputs" for each in maps):
@@ -129,7 +129,7 @@ def _with_picture(
     cells = images.cells if len(source) > end else 0
     items = {name: own for name, own in found.items() if name not in PICTURE_NAMES}
     read = found["source"]
-    items["source"] = Tokens(read.tokens[:end], read.text.partition("\t")[0])
+    items["source"] = Tokens(read.tokens[:end], read.text.partition("\t")[0], read.marks)
     if "inputs" in items:
         items["inputs"] = Tokens(["sentence", "image"])
     if cells:

@@ -324,7 +324,7 @@ class Translator(Predictor[TranslationRun]):
             weights = self.run.model.decode(batch.source, batch.source_lengths, batch.target_input).weights
         if weights is None:
             return None
-        return _record(source.pieces, forced.pieces, weights[0], source_text=line, target_text=target)
+        return self._alignment(source.pieces, forced.pieces, weights[0], texts=(line, target))
 
     def align_layers(self, line: str, target: str, *, max_weights: int | None = None) -> AttentionRecord | None:
         """Return the record of `align` with the attention of every layer and head, up to so many weights; without such a bound with the
@@ -338,7 +338,7 @@ class Translator(Predictor[TranslationRun]):
         weights, maps = self.run.model.alignment_and_maps(batch.source, batch.source_lengths, batch.target_input)
         if weights is None:
             return None
-        record = _record(source.pieces, forced.pieces, weights[0], source_text=line, target_text=target)
+        record = self._alignment(source.pieces, forced.pieces, weights[0], texts=(line, target))
         if max_weights is None:
             record = add_alternatives(self.run, record, source.ids, forced.ids)
         return add_layers(self.run, record, source.ids, forced.ids, max_weights=max_weights, found=maps)
@@ -356,14 +356,8 @@ class Translator(Predictor[TranslationRun]):
         ids = [token for token in hypothesis.tokens if token != EOS]
         pieces = self.run.vocabularies.target.pieces(ids, translation.source.words())
         assert hypothesis.attention is not None
-        found = _record(
-            translation.source.pieces,
-            pieces,
-            hypothesis.attention,
-            source_text=line,
-            target_text=translation.texts[rank],
-            scores=hypothesis.log_probs[: len(pieces) + 1],
-        )
+        texts, scores = (line, translation.texts[rank]), hypothesis.log_probs[: len(pieces) + 1]
+        found = self._alignment(translation.source.pieces, pieces, hypothesis.attention, texts=texts, scores=scores)
         found = add_layers(self.run, found, translation.source.ids, ids)
         if found.items["target"].tokens:
             found = add_alternatives(self.run, found, translation.source.ids, ids)
@@ -372,6 +366,23 @@ class Translator(Predictor[TranslationRun]):
         told |= {"could not be placed": ", ".join(translation.unplaced)} if translation.unplaced else {}
         shown = hypothesis_records(vocabulary, translation.hypotheses, translation.texts, columns=columns, words=translation.source.words())
         return replace(found, hypotheses=shown, meta={**found.meta, **told})
+
+    def _alignment(
+        self, source: list[str], target: list[str], weights: Tensor, *, texts: tuple[str, str], scores: list[float] | None = None
+    ) -> AttentionRecord:
+        from regard.viewer import AttentionRecord
+        from regard.viewer.items import kind_marks
+
+        # The end of sentence is part of what was read and written, and often where the attention rests.
+        rows = weights.shape[0]
+        return AttentionRecord.alignment(
+            source=[*source, "</s>"],
+            target=[*target, "</s>"][:rows],
+            weights=weights[:, : len(source) + 1],
+            texts=texts,
+            marks=kind_marks(self.run.vocabularies.target.kind),
+            scores=None if scores is None else scores[:rows],
+        )
 
     def _encode_pair(self, line: str, target: str) -> list[TokenizedText]:
         texts, limit = zip(self.run.vocabularies, (line, target), strict=True), self.run.config.data.max_length
@@ -480,19 +491,3 @@ def check_decoding(config: TranslationConfig, decoding: DecodingConfig, *, atten
         raise ConfigError("decoding.coverage_penalty: this model has no attention, so nothing is covered")
     if decoding.shortlist and config.model.copy_attention:
         raise ConfigError("decoding.shortlist: not with model.copy_attention, which needs the probabilities of all tokens")
-
-
-def _record(
-    source: list[str], target: list[str], weights: Tensor, *, source_text: str, target_text: str, scores: list[float] | None = None
-) -> AttentionRecord:
-    from regard.viewer import AttentionRecord
-
-    # The end of sentence is part of what was read and written, and often where the attention rests.
-    rows = weights.shape[0]
-    return AttentionRecord.alignment(
-        source=[*source, "</s>"],
-        target=[*target, "</s>"][:rows],
-        weights=weights[:, : len(source) + 1],
-        texts=(source_text, target_text),
-        scores=None if scores is None else scores[:rows],
-    )

@@ -12,14 +12,16 @@ from regard.errors import DataError, shown
 from regard.viewer.record_checks import check_count, check_fields, check_text, check_texts
 from regard.viewer.text import visible
 
-TOKENS = ("tokens", "text")
+TOKENS = ("tokens", "text", "marks")
+MARKS = ("", "space", "none")
 GRID = ("rows", "columns", "image", "size")
 MAX_CELLS = 1_000_000
 """Max number of cells of a grid: each has a label, and a page draws them all."""
-# Image types allowed in a page: browsers display them without running code.
-# Prefixes of tokens that begin a word, and tokens that are not part of a word.
-SPACES = (" ", "\u2581", "\u0120", "\u010a")
+# Prefixes of tokens that begin a word, those of byte-level tokenizers too, and tokens that are not part of a word.
+SPACES = (" ", "\u2581")
+GUESSED_SPACES = (*SPACES, "\u0120", "\u010a")
 SPECIAL = re.compile(r"<[^<>\s]*>|\[[A-Z]+\]")
+# Image types allowed in a page: browsers display them without running code.
 IMAGE = re.compile(r"data:image/(?:png|jpeg|gif|webp|avif);base64,[A-Za-z0-9+/]+={0,2}")
 
 
@@ -30,9 +32,12 @@ class Tokens:
     Attributes:
         tokens: their text; may be empty.
         text: the detokenized text; may be empty.
+        marks: how the tokens mark words. "space": " " or "\u2581" before a word; "none": every token is a word; "": unknown, as in files
+            saved without it. Unknown marks are guessed from the tokens of any tokenizer, see `words`: text that itself has such marks, as
+            in the Maltese "\u0120ermanja", is merged wrongly and loses them.
 
     Raises:
-        DataError: tokens are not a list of text.
+        DataError: tokens are not a list of text, or the marks are unknown.
 
     Example:
         >>> len(Tokens(["das", "Haus"], "das Haus"))
@@ -41,10 +46,13 @@ class Tokens:
 
     tokens: Sequence[str]
     text: str = ""
+    marks: str = ""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "tokens", check_texts("tokens", self.tokens))
         check_text("text", self.text)
+        if self.marks not in MARKS:
+            raise DataError(f"marks: {shown(self.marks)}, expected space or none")
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -58,25 +66,26 @@ class Tokens:
     def words(self) -> list[tuple[int, str]]:
         """The words of the tokens, (first token, label); empty if every token is a word.
 
-        Read from tokenizer marks: a space, "\u2581" or "\u0120" before a word, "##" before a continuation, "@@" or a missing "</w>" after
-        an unfinished token. Special tokens and punctuation are words.
+        Read from `marks`. Unknown ones are guessed: a space, "\u2581" or "\u0120" before a word, "##" before a continuation, "@@" or a
+        missing "</w>" after an unfinished token. Special tokens and punctuation are words.
         """
-        joined = _joined(self.tokens)
+        joined = _joined(self.tokens, self.marks)
         if joined is None:
             return []
-        apart = [_apart(token) for token in self.tokens]
+        bare = [_bare(token, self.marks) for token in self.tokens]
+        apart = [_apart(token, own) for token, own in zip(self.tokens, bare, strict=True)]
         pairs = zip(self.tokens, self.tokens[1:], apart, apart[1:], strict=False)
         within = [joined(before, token) and not (alone or own) for before, token, alone, own in pairs]
         starts = [0, *(place for place, goes_on in enumerate(within, start=1) if not goes_on)]
         if len(starts) == len(self.tokens):
             return []
         ends = [*starts[1:], len(self.tokens)]
-        labels = ["".join(map(_bare, self.tokens[start:end])) for start, end in zip(starts, ends, strict=True)]
+        labels = ["".join(bare[start:end]) for start, end in zip(starts, ends, strict=True)]
         return [(start, visible(label or self.tokens[start])) for start, label in zip(starts, labels, strict=True)]
 
     def to_json(self) -> dict[str, Any]:
         """Return JSON values."""
-        return {"tokens": list(self.tokens), "text": self.text}
+        return {"tokens": list(self.tokens), "text": self.text, **({"marks": self.marks} if self.marks else {})}
 
 
 @dataclass(frozen=True)
@@ -133,28 +142,43 @@ class Grid:
         return {"rows": self.rows, "columns": self.columns, "image": self.image, "size": self.size and list(self.size)}
 
 
-def _joined(tokens: Sequence[str]) -> Callable[[str, str], bool] | None:
+def kind_marks(kind: str) -> str:
+    """Return the `Tokens.marks` of a vocabulary kind of Regard.
+
+    Example:
+        >>> kind_marks("bpe"), kind_marks("word")
+        ('space', 'none')
+    """
+    return "none" if kind == "word" else "space"
+
+
+def _joined(tokens: Sequence[str], marks: str) -> Callable[[str, str], bool] | None:
     """Return which tokens continue the word of the previous one; None if none ever does."""
-    if any(token.startswith("##") for token in tokens):
-        return lambda before, token: token.startswith("##")
-    if any(token.endswith("@@") for token in tokens):
-        return lambda before, token: before.endswith("@@")
-    if any(token.endswith("</w>") for token in tokens):
-        return lambda before, token: not before.endswith("</w>")
-    if any(token.startswith(SPACES) for token in tokens):
-        return lambda before, token: not token.startswith(SPACES)
+    if marks == "none":
+        return None
+    if not marks:
+        if any(token.startswith("##") for token in tokens):
+            return lambda before, token: token.startswith("##")
+        if any(token.endswith("@@") for token in tokens):
+            return lambda before, token: before.endswith("@@")
+        if any(token.endswith("</w>") for token in tokens):
+            return lambda before, token: not before.endswith("</w>")
+    spaces = SPACES if marks else GUESSED_SPACES
+    if any(token.startswith(spaces) for token in tokens):
+        return lambda before, token: not token.startswith(spaces)
     return None
 
 
-def _apart(token: str) -> bool:
+def _apart(token: str, bare: str) -> bool:
     """Return whether a token is a word of its own: a special token, or punctuation that does not occur within words."""
-    bare = _bare(token)
     signs = bool(bare) and all(unicodedata.category(sign) in ("Po", "Ps", "Pe", "Pi", "Pf") and sign not in "'\u2019" for sign in bare)
     return signs or SPECIAL.fullmatch(token) is not None
 
 
-def _bare(token: str) -> str:
-    return token.removeprefix("##").removesuffix("@@").removesuffix("</w>").lstrip("".join(SPACES))
+def _bare(token: str, marks: str) -> str:
+    if marks:
+        return token.lstrip("".join(SPACES))
+    return token.removeprefix("##").removesuffix("@@").removesuffix("</w>").lstrip("".join(GUESSED_SPACES))
 
 
 def read_items(values: Any) -> Tokens | Grid:

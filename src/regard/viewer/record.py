@@ -128,6 +128,7 @@ class AttentionRecord:
         weights: Any,
         *,
         texts: tuple[str, str] = ("", ""),
+        marks: str = "",
         scores: Sequence[float] | None = None,
         title: str = "",
     ) -> AttentionRecord:
@@ -138,6 +139,7 @@ class AttentionRecord:
             target: T tokens.
             weights: (T, S), or (H, T, S) with heads: row t is the attention of target token t.
             texts: source and target, detokenized.
+            marks: how the tokens mark words; see `Tokens`.
             scores: log-probability of each target token, or None.
             title: a name for the example.
 
@@ -149,7 +151,7 @@ class AttentionRecord:
             (2, 2)
         """
         sides = {"source": source, "target": target}
-        items = {name: _within(name, Tokens, tokens, text) for (name, tokens), text in zip(sides.items(), texts, strict=True)}
+        items = {name: _within(name, Tokens, tokens, text, marks) for (name, tokens), text in zip(sides.items(), texts, strict=True)}
         found = AttentionMap("alignment", "alignment", "target", "source", weights)
         return cls(items, [found], scores={} if scores is None else {"target": scores}, title=title)
 

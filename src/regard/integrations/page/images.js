@@ -9,23 +9,72 @@ const FILTERS = {
   lanczos: [3, (x) => (Math.abs(x) < 3 ? sinc(x) * sinc(x / 3) : 0)],
 };
 const sinc = (x) => (x === 0 ? 1 : Math.sin(x * Math.PI) / (x * Math.PI));
+const MOST_PIXELS = 100e6;
+const TILE = 2048; // of a canvas, whose sides and area browsers limit
+const ORIENTATION = 0x0112;
 const PRECISION = 2 ** 22; // of the weights of pixels, which are whole numbers, as in Pillow
 
-// The red, green and blue of a file, transparent parts on white.
+// The red, green and blue of a file, upright, transparent parts on white.
 async function pixelsOfFile(base64) {
+  const bytes = bytesOf(base64);
+  const orientation = takeOrientation(bytes);
   let bitmap;
   try {
-    bitmap = await createImageBitmap(new Blob([bytesOf(base64)]), { colorSpaceConversion: "none" });
+    bitmap = await createImageBitmap(new Blob([bytes]), { colorSpaceConversion: "none" });
   } catch {
     throw new Error("This file is no image that the browser can read.");
   }
   const { width, height } = bitmap;
-  const context = canvasOf(width, height).getContext("2d", { willReadFrequently: true });
+  if (width * height > MOST_PIXELS) throw new Error(`This image has ${width} x ${height} pixels; at most ${MOST_PIXELS / 1e6} million can be read.`);
+  const data = new Uint8Array(3 * width * height);
+  for (let top = 0; top < height; top += TILE) for (let left = 0; left < width; left += TILE) copyTile(bitmap, left, top, orientation, data);
+  bitmap.close();
+  return orientation > 4 ? { width: height, height: width, data } : { width, height, data };
+}
+
+// Copy a tile of a bitmap to where it lies in the upright image (EXIF: 2 to 4 mirror, 5 to 8 exchange rows and columns, too).
+function copyTile(bitmap, left, top, orientation, found) {
+  const { width, height } = bitmap;
+  const [wide, high] = [Math.min(TILE, width - left), Math.min(TILE, height - top)];
+  const context = canvasOf(wide, high).getContext("2d", { willReadFrequently: true });
   context.fillStyle = "#fff";
-  context.fillRect(0, 0, width, height);
-  context.drawImage(bitmap, 0, 0);
-  const { data } = context.getImageData(0, 0, width, height);
-  return { width, height, data: Uint8Array.from({ length: 3 * width * height }, (_, i) => data[4 * Math.floor(i / 3) + (i % 3)]) };
+  context.fillRect(0, 0, wide, high);
+  context.drawImage(bitmap, -left, -top);
+  const { data } = context.getImageData(0, 0, wide, high);
+  const [across, down] = orientation > 4 ? [height, 1] : [1, width];
+  const backwards = [2, 3, 7, 8].includes(orientation);
+  const upwards = [3, 4, 6, 7].includes(orientation);
+  for (let y = 0, from = 0; y < high; y++) {
+    const line = down * (upwards ? height - 1 - top - y : top + y);
+    for (let x = 0; x < wide; x++, from += 4) {
+      const to = 3 * (line + across * (backwards ? width - 1 - left - x : left + x));
+      found[to] = data[from];
+      found[to + 1] = data[from + 1];
+      found[to + 2] = data[from + 2];
+    }
+  }
+}
+
+// The orientation in the EXIF data of a WebP file, 1 (upright) to 8. It is set to upright: not all browsers turn such a file.
+function takeOrientation(bytes) {
+  const view = new DataView(bytes.buffer);
+  const says = (at, name) => [...name].every((letter, i) => bytes[at + i] === letter.charCodeAt(0));
+  if (!says(0, "RIFF") || !says(8, "WEBP")) return 1;
+  try {
+    let at = 12;
+    while (!says(at, "EXIF")) at += 8 + view.getUint32(at + 4, true) + (view.getUint32(at + 4, true) % 2);
+    const start = at + (says(at + 8, "Exif") ? 14 : 8);
+    const little = says(start, "II");
+    const entries = start + view.getUint32(start + 4, little);
+    for (let i = 0; i < view.getUint16(entries, little); i++) {
+      const entry = entries + 2 + 12 * i;
+      if (view.getUint16(entry, little) !== ORIENTATION) continue;
+      const found = view.getUint16(entry + 8, little);
+      view.setUint16(entry + 8, 1, little);
+      return found > 0 && found < 9 ? found : 1;
+    }
+  } catch { /* no EXIF data, or damaged: the picture may be intact */ }
+  return 1;
 }
 
 function canvasOf(width, height) {

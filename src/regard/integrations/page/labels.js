@@ -43,7 +43,7 @@ function labelRecord(texts) {
   const given = Object.fromEntries(read.flatMap(({ ids }, i) => [[`${first(i)}tokens`, integers([1, ids.length], ids)], [`${first(i)}lengths`, integers([1], [ids.length])]]));
   const found = networks().model.run(given, ["logits", ...model.maps.map((map) => map.items)]);
   const items = Object.fromEntries(read.map(({ tokens, text }, i) => [model.texts[i], itemsOf(tokens, text)]));
-  if (model.hops.length) items.hops = { tokens: model.hops, text: "", labels: model.hops };
+  if (model.hops.length) items.hops = namesOf(model.hops);
   const sizeOfItems = (name) => items[name].tokens.length;
   const maps = model.maps.map((map) => labelMap(map, found[map.items], sizeOfItems(map.query), sizeOfItems(map.key)));
   const probabilities = softmaxOf(found.logits.data);

@@ -18,6 +18,19 @@ function partsOf(line, limit) {
   return parts.length > 1 ? parts.map(stripped) : parts;
 }
 
+// How many characters there are up to the end of each pause.
+function pausesIn(text, pause) {
+  const found = [];
+  let [at, count] = [0, 0];
+  for (const match of text.matchAll(pause)) {
+    const end = match.index + match[0].length;
+    count += [...text.slice(at, end)].length;
+    found.push(count);
+    at = end;
+  }
+  return found;
+}
+
 // As `divide_line`: joined, the parts are the line.
 function divided(line, limit) {
   const text = stripped(line);
@@ -28,9 +41,9 @@ function divided(line, limit) {
   const inner = characters.slice(first, last).join("");
   let ends = [Math.floor(size / 2)];
   for (const pause of PAUSES) {
-    const found = [...inner.matchAll(pause)].map((match) => first + [...inner.slice(0, match.index + match[0].length)].length);
+    const found = pausesIn(inner, pause);
     if (found.length) {
-      ends = found;
+      ends = found.map((end) => first + end);
       break;
     }
   }

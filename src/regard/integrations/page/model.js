@@ -159,10 +159,14 @@ function wordsOf(tokens) {
   return starts.map((start, i) => [start, visible(tokens.slice(start, starts[i + 1]).map(bare).join("") || tokens[start])]);
 }
 
+// Tokens of the run, which mark words as `regard.viewer.items.kind_marks` says.
 function itemsOf(tokens, text) {
-  const words = wordsOf(tokens);
-  return { tokens, text, labels: tokens.map(visible), ...(words.length ? { words } : {}) };
+  const marks = networks().vocabularies.target.kind === "word" ? "none" : "space";
+  const words = marks === "space" ? wordsOf(tokens) : [];
+  return { tokens, text, marks, labels: tokens.map(visible), ...(words.length ? { words } : {}) };
 }
+
+const namesOf = (names) => ({ tokens: names, text: "", labels: names });
 
 const numbers = (values) => ({ numbers: values });
 

@@ -40,7 +40,7 @@ function pairRecord(...given) {
 function recordOfTwo({ inputs, pieces, hypotheses, size }, texts) {
   const whole = [...pieces, END_PIECE];
   const own = { first: itemsOf(whole.slice(0, size), texts[0]), second: itemsOf(whole.slice(size), texts[1]) };
-  const items = { source: itemsOf(whole, texts.join("\t")), ...own, inputs: itemsOf(["first", "second"], "") };
+  const items = { source: itemsOf(whole, texts.join("\t")), ...own, inputs: namesOf(["first", "second"]) };
   const record = searchRecord({ inputs, hypotheses, items, query: "target", key: "source", kind: "alignment" });
   if (model.second.divides) record.maps.push(divisionOf(record.maps[0], size));
   if (!record.maps.some((map) => map.key === "inputs")) delete record.items.inputs;
@@ -69,7 +69,7 @@ function pictureRecord(text, pixels) {
   const { cells, grid } = model.second;
   const { size } = found;
   const { first, second, source, inputs, ...others } = record.items;
-  const items = { ...others, source: first, ...(inputs ? { inputs: itemsOf(["sentence", "image"], "") } : {}), image: gridItems(image, grid) };
+  const items = { ...others, source: first, ...(inputs ? { inputs: namesOf(["sentence", "image"]) } : {}), image: gridItems(image, grid) };
   const maps = record.maps.filter((map) => map.query !== "source").flatMap((map) => {
     const query = PICTURE_NAMES[map.query] || map.query;
     const own = PICTURE_NAMES[map.key] || map.key;

@@ -17,6 +17,30 @@ function byteAlphabet() {
   return alphabet;
 }
 
+// A binary heap: the least number first.
+function pushLeast(heap, number) {
+  let at = heap.length;
+  for (let above = (at - 1) >> 1; at > 0 && heap[above] > number; above = (at - 1) >> 1) {
+    heap[at] = heap[above];
+    at = above;
+  }
+  heap[at] = number;
+}
+
+function popLeast(heap) {
+  const least = heap[0];
+  const last = heap.pop();
+  let at = 0;
+  for (let below = 1; below < heap.length; below = 2 * at + 1) {
+    if (below + 1 < heap.length && heap[below + 1] < heap[below]) below++;
+    if (heap[below] >= last) break;
+    heap[at] = heap[below];
+    at = below;
+  }
+  if (heap.length) heap[at] = last;
+  return least;
+}
+
 class PageVocabulary {
   constructor(given) {
     Object.assign(this, given);
@@ -46,19 +70,32 @@ class PageVocabulary {
     return { ids, pieces: ids.map((id) => this.pieces[id]) };
   }
 
+  // Merges the pair of lowest rank, the leftmost of several, while there is one: a pair waits as rank * size + place.
   merged(part) {
-    let pieces = Array.from(new TextEncoder().encode(part), (byte) => this.alphabet[byte]);
-    while (pieces.length > 1) {
-      let best = -1;
-      let rank = Infinity;
-      for (let i = 0; i + 1 < pieces.length; i++) {
-        const own = this.ranks.get(`${pieces[i]} ${pieces[i + 1]}`);
-        if (own !== undefined && own < rank) [best, rank] = [i, own];
-      }
-      if (best < 0) break;
-      pieces = pieces.toSpliced(best, 2, pieces[best] + pieces[best + 1]);
+    const pieces = Array.from(new TextEncoder().encode(part), (byte) => this.alphabet[byte]);
+    const size = pieces.length;
+    const [before, after] = [pieces.map((_, i) => i - 1), pieces.map((_, i) => i + 1)];
+    const rankAt = (i) => (i >= 0 && after[i] < size ? this.ranks.get(`${pieces[i]} ${pieces[after[i]]}`) : undefined);
+    const waiting = [];
+    const offer = (i) => {
+      const rank = rankAt(i);
+      if (rank !== undefined) pushLeast(waiting, rank * size + i);
+    };
+    pieces.forEach((_, i) => offer(i));
+    while (waiting.length) {
+      const least = popLeast(waiting);
+      const at = least % size;
+      // Pairs whose pieces were merged otherwise since are still waiting.
+      if (pieces[at] === null || rankAt(at) !== Math.floor(least / size)) continue;
+      const gone = after[at];
+      pieces[at] += pieces[gone];
+      pieces[gone] = null;
+      after[at] = after[gone];
+      if (after[at] < size) before[after[at]] = at;
+      offer(before[at]);
+      offer(at);
     }
-    return pieces;
+    return pieces.filter((piece) => piece !== null);
   }
 
   // The most probable pieces of each word; characters that no piece has become one unknown token.

@@ -2,6 +2,7 @@
 
 const MARGIN = 16;
 const LEFT_OUT = "input, select, .tools, .unseen, [hidden], title";
+const NOT_XML = /[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\u{10000}-\u{10ffff}]/gu; // no picture with one of these can be opened
 const PAINTED = ["fill", "fill-opacity", "stroke", "stroke-width", "stroke-opacity", "stroke-linecap", "font-size", "font-family", "vector-effect", "opacity", "shape-rendering"];
 
 function pictureOfView() {
@@ -17,7 +18,7 @@ function pictureOfView() {
   view.classList.remove("whole");
   for (const [name, value] of [["width", width], ["height", height], ["viewBox", `0 0 ${width} ${height}`]]) out.setAttribute(name, value);
   out.prepend(shape("title", {}, document.title), shape("rect", { width, height, fill: getComputedStyle(document.documentElement).backgroundColor }));
-  return { text: new XMLSerializer().serializeToString(out), width, height };
+  return { text: new XMLSerializer().serializeToString(out).replace(NOT_XML, "\ufffd"), width, height };
 }
 
 function copyNode(node, ink) {

@@ -21,19 +21,18 @@ VIEWS.push({
     const map = currentMap();
     const rows = family(r, map);
     const most = Math.max(...rows.map((i) => r.maps[i].shape[0]));
-    const [, height, width] = map.shape;
     const room = ($("view").parentNode.clientWidth - 150) / most - 32;
     const side = within(room, 52, 190);
     const grid = el("div", { class: "heads", id: "heads", role: "group", "aria-label": `${capital(map.kind)} attention of all layers and heads` });
     grid.style.gridTemplateColumns = `${map.method ? "" : "auto "}repeat(${map.method ? Math.min(rows.length, 5) : most}, max-content)`;
     for (const i of rows) {
       if (map.method) {
-        grid.append(thumbnail(matrixOf(r, r.maps[i], MEAN), i, 0, side, height, width));
+        grid.append(thumbnail(matrixOf(r, r.maps[i], MEAN), i, 0, side));
         continue;
       }
       grid.append(el("h3", {}, label(r.maps[i].name)));
       for (let head = 0; head < most; head++) {
-        grid.append(head < r.maps[i].shape[0] ? thumbnail(matrixOf(r, r.maps[i], head), i, head, side, height, width) : el("span"));
+        grid.append(head < r.maps[i].shape[0] ? thumbnail(matrixOf(r, r.maps[i], head), i, head, side) : el("span"));
       }
     }
     grid.addEventListener("click", (event) => {
@@ -47,10 +46,10 @@ VIEWS.push({
   },
 });
 
-function thumbnail(matrix, map, head, side, height, width) {
-  const factor = Math.ceil(Math.max(height, width) / THUMBNAIL);
-  const rows = Math.ceil(height / factor);
-  const columns = Math.ceil(width / factor);
+function thumbnail(matrix, map, head, side) {
+  const factor = Math.ceil(Math.max(matrix.rows, matrix.columns) / THUMBNAIL);
+  const rows = Math.ceil(matrix.rows / factor);
+  const columns = Math.ceil(matrix.columns / factor);
   const canvas = el("canvas", { width: columns, height: rows, "aria-hidden": "true" });
   const scale = side / Math.max(rows, columns);
   canvas.style.width = `${Math.max(8, columns * scale)}px`;

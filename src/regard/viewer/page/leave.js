@@ -18,7 +18,7 @@ function writtenWords(name, text) {
   const scores = r.scores[name];
   const words = partsOf(text).filter((part) => part.word).map((part) => ({ start: part.start, end: part.start + part.text.length, score: null }));
   let [at, place] = [0, 0];
-  named(null, labelsOf(r, name)).forEach((token, i) => {
+  unmarked(r.items[name]).forEach((token, i) => {
     const found = token.trim() ? text.indexOf(token, at) : -1;
     const start = found < 0 ? at : found; // a part of a character is not found
     at = found < 0 ? at : found + token.length;
@@ -104,7 +104,8 @@ async function leaveOut(button) {
   $("without").append(line);
   if (!enough(texts)) return line.append("nothing is left to read");
   try {
-    const [answer] = await answerOf(aboutTexts(texts), modelOf(r));
+    const [answer] = await answerOf({ ...aboutTexts(texts), ...forcedAsked(r.typed || {}) }, modelOf(r));
+    answer.typed = { ...r.typed, text: texts[0] };
     const look = el("button", { type: "button", class: "look" }, "Show");
     look.addEventListener("click", () => {
       if (!records.includes(answer)) records.push(answer);

@@ -53,7 +53,7 @@ function restore(asked) {
   const [other, place, head] = (asked.get("rival") || "").split(".").map(indexOf);
   const rival = records[other] && records[other].maps[place];
   if (rival && head >= MEAN && head < rival.shape[0]) state.other = { index: other, map: place, head, chosen: true };
-  state.view = viewOf(asked.get("view")) ? asked.get("view") : state.view;
+  if (viewOf(asked.get("view"))) keepingCell(() => { state.view = asked.get("view"); });
   show();
 }
 

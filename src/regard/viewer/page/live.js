@@ -154,8 +154,9 @@ const fill = (texts) => texts.forEach((text, i) => { $(["text", "second"][i]).va
 // Repeat the request of a link; return whether there is one.
 function askLinked() {
   const linked = new URLSearchParams(location.hash.slice(1));
-  if (!page.live || !linked.get("text")) return false;
-  fill([linked.get("text"), linked.get("second") || ""]);
+  const texts = ["text", "second"].map((name) => linked.get(name) || "");
+  if (!page.live || texts.every((text) => !text)) return false;
+  fill(texts);
   fillForced(Object.fromEntries(FORCED.map((name) => [name, linked.get(name)])));
   if (page.models[Number(linked.get("model"))]) $("model").value = Number(linked.get("model"));
   if (page.methods.includes(linked.get("method"))) $("explain").value = linked.get("method");

@@ -87,11 +87,11 @@ function show() {
   const r = record();
   const map = currentMap();
   hideTip();
-  // The beam's matrix of a longer hypothesis, or of other items, may have been selected further on.
-  if (drawable(map) && (state.row >= map.shape[1] || state.column >= map.shape[2])) startAt(state.row);
   const views = fitting();
   const fits = (id) => views.some((view) => view.id === id && view.fits(r, map));
-  if (!fits(state.view)) state.view = [firstView(r, map), "matrix", ...views.map((view) => view.id)].find(fits) || "matrix";
+  if (!fits(state.view)) keepingCell(() => { state.view = [firstView(r, map), "matrix", ...views.map((view) => view.id)].find(fits) || "matrix"; });
+  // The beam's matrix of a longer hypothesis, or of other items, may have been selected further on.
+  if (drawable(map) && (state.row >= current().rows || state.column >= current().columns)) startAt(state.row);
   tabs(views.length ? views : [viewOf("matrix"), viewOf("table")]);
   settleControls(r, map);
   settleHistory();
@@ -152,7 +152,7 @@ function adapt() {
 }
 
 function changeView(id, focus) {
-  state.view = id;
+  keepingCell(() => { state.view = id; });
   adapt();
   show();
   if (focus) $(`tab-${state.view}`).focus();

@@ -6,13 +6,15 @@ const wordMatrices = new WeakMap();
 const merging = () => state.words && !WITH_TOKENS.includes(state.view);
 const hasWords = (r, map) => Boolean(r.items[map.query].words || r.items[map.key].words);
 
-// The names of words: without the sign of the space before them.
-const named = (words, labels) => (words ? words.map(([, name]) => name) : labels.map((token) => token.replace(/^[␣▁Ġ](?=.)/u, "")));
+// The sign of the space before a word, by how tokens mark words (`Tokens.marks`).
+const WORD_SIGNS = { "": /^[␣▁Ġ](?=.)/u, space: /^[␣▁](?=.)/u, none: /^$/ };
+const unmarked = ({ labels, marks = "" }) => labels.map((token) => token.replace(WORD_SIGNS[marks], ""));
+const named = (items) => (items.words ? items.words.map(([, name]) => name) : unmarked(items));
 
 function wordMatrix(matrix) {
   const { r, map } = matrix;
   const [rowWords, columnWords] = [r.items[map.query].words, r.items[map.key].words];
-  const [query, key] = [named(rowWords, matrix.query), named(columnWords, matrix.key)];
+  const [query, key] = [named(r.items[map.query]), named(r.items[map.key])];
   if (!rowWords && !columnWords) return { ...matrix, query, key };
   if (!wordMatrices.has(map)) wordMatrices.set(map, new Map());
   const known = wordMatrices.get(map);
@@ -61,10 +63,22 @@ function alternativesOf(matrix, row) {
   return { token: labelsOf(matrix.r, matrix.map.query)[first], pairs: known[first] };
 }
 
+// Make a change after which views may show words instead of tokens, or the reverse: the selected cell stays.
+function keepingCell(change) {
+  const wereWords = merging();
+  change();
+  const map = currentMap();
+  if (merging() === wereWords || !drawable(map)) return;
+  const placed = (items, place, count) => {
+    const { words } = record().items[items];
+    if (!words) return place;
+    return wereWords ? words[within(place, 0, words.length - 1)][0] : wordsOfTokens(words, count)[within(place, 0, count - 1)];
+  };
+  state.row = placed(map.query, state.row, map.shape[1]);
+  state.column = placed(map.key, state.column, map.shape[2]);
+}
+
 $("words").addEventListener("change", () => {
-  const [first] = tokensOfRow(current(), state.row);
-  state.words = $("words").checked;
-  const { rowWords, map } = current();
-  startAt(wordsOfTokens(rowWords, map.shape[1])[first]);
+  keepingCell(() => { state.words = $("words").checked; });
   show();
 });
