@@ -52,6 +52,11 @@ def ahead(more: float, less: float, what: str) -> tuple[float, float]:
     return more, less
 
 
+def p_of(table: str, row: str | tuple[str, ...]) -> float:
+    """Return the corrected p of a row; of "< 0.001" its limit."""
+    return float(str(value(table, row, "p, corrected")).removeprefix("< "))
+
+
 def verdicts() -> list[list[str]]:
     """Return the findings that rest on a hypothesis of a study."""
     attends, crossed = "attention is better than none", "crossed co-attention is better than the Transformer"
@@ -78,10 +83,10 @@ def verdicts() -> list[list[str]]:
 def hard() -> list[str]:
     """Return the finding on the soft start of hard attention to images: a difference without it, and none where the rewards differ."""
     row = ("hard: reward of each step, weight 0.3, no soft start", "best cell")
-    kept = str(value("hard_attention", ("hard: reward of the sentence, weight 1, soft start", "best cell"), "p, corrected"))
-    ahead(float(kept), 0.05, "p of the reward of the sentence with a soft start, beside its limit")
-    behind, p = (value("hard_attention", row, column) for column in ("difference", "p, corrected"))
-    ahead(0.05, float(str(p).removeprefix("< ")), "the limit of p, beside that of hard attention without a soft start")
+    kept = p_of("hard_attention", ("hard: reward of the sentence, weight 1, soft start", "best cell"))
+    ahead(kept, 0.05, "p of the reward of the sentence with a soft start, beside its limit")
+    behind = value("hard_attention", row, "difference")
+    ahead(0.05, p_of("hard_attention", row), "the limit of p, beside that of hard attention without a soft start")
     if value("hard_attention", row, "seeds") < SEEDS:
         raise SystemExit(f"hard_attention.json: a finding needs {SEEDS} seeds")
     apart = str(value("hard_attention", row, "95 % interval")).replace(" to ", ", ")
@@ -110,8 +115,7 @@ def areas() -> list[list[str]]:
     p, updates = (number("study_mechanisms", row, column) for column in ("p, corrected", "updates"))
     ahead(0.05, p, "the limit of p, beside that of areas on dates")
     more, larger = value("study_mechanisms", row, "against transformer"), number("area_sizes", keys, "larger less smaller")
-    p_sizes = float(str(value("area_sizes", keys, "p, corrected")).removeprefix("< "))
-    ahead(0.05, p_sizes, "the limit of p, beside that of the size of areas")
+    ahead(0.05, p_of("area_sizes", keys), "the limit of p, beside that of the size of areas")
     apart, sizes = (str(value(*cell, "95 % interval")).replace(" to ", ", ") for cell in (("study_mechanisms", row), ("area_sizes", keys)))
     return [
         [
@@ -138,7 +142,7 @@ def pointing() -> list[list[str]]:
     ahead(bleu[1] + COST, bleu[0], f"BLEU with guided alignment, and {COST}")
     return [
         [
-            "Which layer and step point varies.",
+            "The default layer can point wrongly.",
             f"areas: alignment error {whole:.0f} % by default, {chosen:.0f} % by the chosen layer and step",
             f"[{seeds('word_links', ('reverse', areas))}](translation.md#word-alignment)",
         ],

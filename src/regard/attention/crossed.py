@@ -88,17 +88,24 @@ class CrossedAttention(nn.Module):
             raise ShapeError(
                 f"CrossedAttention: inputs must be (B, T1, D1) and (B, T2, D2), found {tuple(first.shape)}, {tuple(second.shape)}"
             )
-        first, from_first = _hide(first, first_key_mask, "first_key_mask")
-        second, from_second = _hide(second, second_key_mask, "second_key_mask")
+        for name, states, mask in (("first_key_mask", first, first_key_mask), ("second_key_mask", second, second_key_mask)):
+            if mask is not None:
+                check_key_mask(mask, states.shape[:2], "CrossedAttention", name)
+        first, second = hide_masked(first, first_key_mask), hide_masked(second, second_key_mask)
         return CrossedOutput(
-            self.left(second, first, first, key_mask=from_first, need_weights=need_weights),
-            self.right(first, second, second, key_mask=from_second, need_weights=need_weights),
+            self.left(second, first, first, key_mask=first_key_mask, need_weights=need_weights),
+            self.right(first, second, second, key_mask=second_key_mask, need_weights=need_weights),
         )
 
 
-def _hide(states: Tensor, mask: Tensor | None, name: str) -> tuple[Tensor, Tensor | None]:
-    # States with zeros where masked (they are also queries, and 0 * NaN is NaN in a gradient), and the mask for attention to them.
-    if mask is None:
-        return states, None
-    check_key_mask(mask, states.shape[:2], "CrossedAttention", name)
-    return states.masked_fill(~mask.unsqueeze(-1), 0.0), mask
+def hide_masked(states: Tensor, mask: Tensor | None) -> Tensor:
+    """Return states (B, T, D) with zeros where the mask (B, T) bool is False; None hides nothing.
+
+    Masked states are queries, too, and 0 * NaN is NaN in a gradient.
+
+    Example:
+        >>> import torch
+        >>> hide_masked(torch.ones(1, 2, 1), torch.tensor([[True, False]])).flatten().tolist()
+        [1.0, 0.0]
+    """
+    return states if mask is None else states.masked_fill(~mask.unsqueeze(-1), 0.0)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.attention import HeadMemory, MultiHeadAttention
+from regard.attention.crossed import hide_masked
 from regard.errors import ConfigError
 from regard.explanations.batches import ModelBatch
 from regard.explanations.patches import hooked
@@ -148,7 +149,7 @@ def _crossed(
     # As in the layer: the left norm belongs to the stream that receives the left output.
     norms = (layer.left_norm, layer.right_norm) if own else (layer.right_norm, layer.left_norm)
     streams = zip(norms, ((first, first_mask), (second, second_mask)), strict=True)
-    given = [_hidden(norm.before(states), mask) for norm, (states, mask) in streams]
+    given = [hide_masked(norm.before(states), mask) for norm, (states, mask) in streams]
     found = []
     for side, (mask, name) in enumerate(((first_mask, SOURCE), (second_mask, SECOND))):
         attention = cast(MultiHeadAttention, layer.attention.left if side == 0 else layer.attention.right)
@@ -159,11 +160,6 @@ def _crossed(
         branch = Branch(name, attention, answer.weights, _values(attention, keys))
         found.append(Sublayer((SOURCE, SECOND)[into], (branch,), norms[into], (first, second)[into], answer.context))
     return tuple(found)
-
-
-def _hidden(states: Tensor, mask: Tensor | None) -> Tensor:
-    # As `CrossedAttention` does: its masked states are queries, too.
-    return states if mask is None else states.masked_fill(~mask.unsqueeze(-1), 0.0)
 
 
 def _decoder(layer: DecoderLayer, states: Tensor, memories: Sequence[HeadMemory]) -> list[Sublayer]:

@@ -8,7 +8,7 @@ import io
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from regard.config.base import LOWER_IS_BETTER
 from regard.config.study import StudyCell
@@ -186,9 +186,9 @@ def _notes(report: Report) -> list[str]:
     # A run may have been trained anew after it was copied.
     if equal := [f"{name} = {other}" for name, other in copies if other not in known or same_training(known[name], known[other])]:
         notes += ["", f"Runs of the same training, trained once: {'; '.join(equal)}."]
-    if found := test_items(report):
+    if found := items_of(report, "items"):
         notes += ["", f"Test items: {found}."]
-    if found := seen_in_training(report):
+    if found := items_of(report, "seen"):
         notes += ["", f"Test items whose input is a training input, too: {found}."]
     if found := trained_on(report):
         notes += ["", f"Trained on: {found}."]
@@ -203,15 +203,9 @@ def _name(run: dict[str, Any]) -> str:
     return StudyCell(**run["cell"]).name
 
 
-def test_items(report: Report) -> str:
-    """Return the number of test items of each data set whose runs tell their scores."""
-    counts = {run["cell"]["data"]: run["items"] for run in report.runs if run["items"]}
-    return ", ".join(f"{count:,} ({report.study.data[name].title or name})" for name, count in counts.items())
-
-
-def seen_in_training(report: Report) -> str:
-    """Return how many test items of each data set are training items, too; empty if none is known to be."""
-    counts = {run["cell"]["data"]: run["seen"] for run in report.runs if run.get("seen")}
+def items_of(report: Report, which: Literal["items", "seen"]) -> str:
+    """Return the number of test items of each data set: all, or those that are training items, too; empty if there are none."""
+    counts = {run["cell"]["data"]: run[which] for run in report.runs if run.get(which)}
     return ", ".join(f"{count:,} ({report.study.data[name].title or name})" for name, count in counts.items())
 
 
@@ -254,7 +248,7 @@ def write_report(report: Report, folder: Path, *, style: str | None = None) -> l
         ],
         "runs": report.runs,
         "missing": report.missing,
-        "test_items": test_items(report),
+        "test_items": items_of(report, "items"),
         "trained_on": trained_on(report),
     }
     contents = {
