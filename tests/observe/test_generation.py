@@ -169,6 +169,12 @@ def call(kind: str, *shape: int, layer: str = "0", value: float = 1.0) -> Attent
     return AttentionCall(layer, kind, torch.full(shape, value))
 
 
+def slots(done: int, queries: int) -> AttentionCall:
+    """Queries that fill the next of 11 slots of a static cache and attend to all that are filled."""
+    weights = torch.ones(queries, 11).tril(done)
+    return AttentionCall("0", "self", (weights / weights.sum(-1, keepdim=True)).expand(2, 3, -1, -1))
+
+
 def shapes(*calls: AttentionCall) -> list[tuple[int, ...]]:
     return [tuple(found.weights.shape) for found in stitched(calls)]
 
@@ -181,8 +187,13 @@ def test_calls_are_put_together_only_where_one_goes_on_from_the_other() -> None:
     assert shapes(whole, call("self", 1, 3, 1, 6)) == [(2, 3, 5, 5), (1, 3, 1, 6)]  # another batch
     more = call("self", 2, 3, 5, 6)  # a key that is no query's, as nn.MultiheadAttention(add_zero_attn=True) has
     assert shapes(more, more) == [(2, 3, 5, 6)] * 2
-    fixed = call("self", 2, 3, 5, 11)  # a cache of 11 places
-    assert shapes(fixed, fixed, call("self", 2, 3, 1, 11)) == [(2, 3, 11, 11)]
+    assert shapes(slots(0, 5), slots(5, 5), slots(10, 1)) == [(2, 3, 11, 11)]  # two chunks of a prompt and a step
+    assert shapes(slots(0, 4), slots(4, 1), slots(0, 4), slots(4, 1)) == [(2, 3, 5, 11)] * 2  # two generations, with slots left
+    assert shapes(slots(0, 4), slots(4, 1), slots(0, 1), slots(1, 1)) == [(2, 3, 5, 11), (2, 3, 2, 11)]
+    prefix = call("self", 2, 3, 4, 11)  # learned keys before those of the queries
+    assert shapes(prefix, prefix) == [(2, 3, 4, 11)] * 2
+    with pytest.raises(ConfigError, match="two calls fill slot 4 of a static cache: it runs several times in a step"):
+        stitched([slots(0, 4), slots(0, 4), slots(4, 1), slots(4, 1)])
     steps = [call("self", 2, 3, 1, 1), call("self", 2, 3, 1, 2, layer="1"), call("self", 2, 3, 1, 2)]
     assert shapes(*steps) == [(2, 3, 2, 2), (2, 3, 1, 2)]
     crossed = call("cross", 2, 3, 4, 9)

@@ -742,6 +742,15 @@ def test_a_gpu_is_handed_over_to_flex_attention(cuda: Cuda) -> None:
     torch.testing.assert_close(ops.attention(*parts), ops.attention(*parts, need_weights=True)[0])
 
 
+@pytest.mark.parametrize("sizes", [(0, 2, 3, 3), (2, 2, 0, 3), (2, 2, 3, 0)])
+def test_a_gpu_takes_empty_batches_and_lengths(cuda: Cuda, sizes: tuple[int, ...]) -> None:
+    batch, heads, target, source = sizes
+    query, key = torch.randn(batch, heads, target, 4), torch.randn(batch, heads, source, 4)
+    context = ops.attention(query, key, key, mask_mod=mods.causal())
+    assert torch.equal(context, torch.zeros(batch, heads, target, 4))
+    assert not hasattr(cuda, "given")  # a block mask needs sizes of at least 1
+
+
 @pytest.mark.gpu
 @pytest.mark.filterwarnings("ignore:.torch.jit.script_method. is deprecated:DeprecationWarning")  # by torch.compile itself
 def test_a_gpu_computes_and_trains() -> None:

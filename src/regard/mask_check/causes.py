@@ -15,7 +15,7 @@ from torch.nn.modules.instancenorm import _InstanceNorm
 from regard.mask_check.adapter import BATCH
 from regard.mask_check.automatic import is_mask
 from regard.mask_check.dependence import Dependence, Module, dependence, module_of
-from regard.mask_check.evidence import approximates, draws_by, reduces_by
+from regard.mask_check.evidence import approximates, attends, draws_by, reduces_by
 from regard.mask_check.layout import PLAIN, spread
 from regard.mask_check.locate import Origin
 from regard.mask_check.probes import Probe
@@ -154,9 +154,12 @@ def _future(survey: Survey, probe: Probe, origin: Origin, module: Module | None,
     pattern = ""
     if found is not None and found.positional and len(found.matrix) == found.matrix.shape[1]:
         pattern = _pattern(found.among, strict=sequence.causal == "strict")
+    if not _attends(origin) and attends(module, survey.widths[sequence.name]) is False:
+        return _without_attention(pattern)
     if not pattern.endswith(OFF_BY_ONE) and _attends(origin) and approximates(module, survey.widths[sequence.name], survey.widths.values()):
         return SUMMED
-    if pattern in (ALL, INVERTED) and module is not None and (wrong := _sums(module, sequence.name)):
+    wrong = _sums(module, sequence.name) if pattern in (ALL, INVERTED) and module is not None else ""
+    if wrong and not (pattern == INVERTED and wrong == NOT_ONE):  # the last row of an inverted mask has no key: its weights may sum to 0
         return f"the weights of a position do not add up to 1: {wrong}"
     if pattern.endswith(RESHAPED) and origin.found.size < LITTLE * spread(survey.views[Place(origin.event.key, origin.tensor)]):
         return SOFT
@@ -169,13 +172,23 @@ def _future(survey: Survey, probe: Probe, origin: Origin, module: Module | None,
         return f"later tokens are seen at {places(seeing)} alone, of those before them: {HOLE}, or the diagonal is off by one"
     mask = _mask_state(module, probe.sequence, found)
     absent = f" ({mask})" if mask.startswith("no mask") else ""
-    more = "" if _attends(origin) else "; or something else here runs over all positions, as a mean, a norm or a sort"
+    more = "" if _attends(origin) else f"; or {OVER_ALL}"
     every = pattern or "every position sees later ones"
     why = f"there is no causal mask here{absent}, or one that excludes nothing; it must set scores to -inf before the softmax"
     return f"{every}: {why}{more}"
 
 
+def _without_attention(pattern: str) -> str:
+    """Describe a leak in a module that computes no attention, and so has no mask."""
+    if pattern.endswith(OFF_BY_ONE):
+        return "off by one: position t sees t + 1; something here is shifted, or looks one position ahead"
+    if pattern == INVERTED:
+        return "positions see later ones and no earlier ones: something here runs backwards"
+    return f"{ALL}: {OVER_ALL}" if pattern in (ALL, "") else pattern
+
+
 ALL = "every position sees all later ones"
+OVER_ALL = "something here runs over all positions, as a mean, a norm or a sort"
 OFF_BY_ONE = "as with tril(diagonal=1) or triu(diagonal=2)"
 SUMMED = (
     "its attention has no weight for each pair of query and key, as linear, random-feature, low-rank and landmark attention, so no mask "
@@ -227,6 +240,7 @@ INVERTED = "the causal mask is inverted: positions attend to what they should no
 
 AFTER = "the mask is applied after the softmax; it must set scores to -inf before"
 OVER_QUERIES = "the softmax runs over the queries, not over the keys"
+NOT_ONE = f"{OVER_QUERIES}, or a mask is applied after it, or {RESHAPED}"
 
 
 def _sums(module: Module, sequence: str) -> str:
@@ -241,7 +255,7 @@ def _sums(module: Module, sequence: str) -> str:
         share = ((sums - sums[0]) / (sums[-1] - sums[0])).unsqueeze(1)
         if (values - values[0] - share * (values[-1] - values[0])).abs().max() <= 4 * limit:
             return why
-    return f"{OVER_QUERIES}, or a mask is applied after it, or {RESHAPED}"
+    return NOT_ONE
 
 
 def _of_equal_positions(module: Module, sequence: str) -> tuple[Tensor | None, float]:

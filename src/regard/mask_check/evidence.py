@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from regard.mask_check.dependence import Module
+from regard.mask_check.survey import Survey
 
 RANDOM = {
     *("rand", "randn", "randint", "randperm", "rand_like", "randn_like", "randint_like", "normal", "bernoulli", "multinomial", "poisson"),
@@ -28,6 +29,7 @@ class _Calls(TorchFunctionMode):
         names: of all functions.
         whole: functions that reduced a floating tensor of several axes to one number.
         products: shapes of the operands and results of matrix products.
+        made: shapes of the results of matrix products.
         softmaxes: shapes of the results of softmaxes and exponentials.
     """
 
@@ -36,6 +38,7 @@ class _Calls(TorchFunctionMode):
         self.names: list[str] = []
         self.whole: list[str] = []
         self.products: list[tuple[int, ...]] = []
+        self.made: list[tuple[int, ...]] = []
         self.softmaxes: list[tuple[int, ...]] = []
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -47,6 +50,7 @@ class _Calls(TorchFunctionMode):
             self.whole.append(name)
         if name in PRODUCT:
             self.products += [tuple(tensor.shape) for tensor in (*given, out) if isinstance(tensor, Tensor)]
+            self.made += [tuple(out.shape)] if isinstance(out, Tensor) else []
         if name in SOFTMAX and isinstance(out, Tensor):
             self.softmaxes.append(tuple(out.shape))
         return out
@@ -73,6 +77,23 @@ def reduces_by(module: Module | None) -> str:
     """Return the function by which a module reduces all rows of the batch to one number; "" if none."""
     calls = None if module is None else _calls(module)
     return "" if calls is None else next(iter(calls.whole), "")
+
+
+def attends(module: Module | None, length: int) -> bool | None:
+    """Return whether a module computes a softmax, or a score for each pair of `length` positions; None if its calls are unknown."""
+    calls = None if module is None else _calls(module)
+    return None if calls is None else _attends(calls, length)
+
+
+def model_attends(survey: Survey) -> bool:
+    """Return whether the model does anywhere, for any of its sequences."""
+    with _Calls() as calls:
+        survey.runs.run(survey.base)
+    return any(_attends(calls, length) for length in (0, *survey.widths.values()))
+
+
+def _attends(calls: _Calls, length: int) -> bool:
+    return not (FUSED | SOFTMAX).isdisjoint(calls.names) or any(shape[-2:] == (length, length) for shape in calls.made)
 
 
 def approximates(module: Module | None, length: int, widths: Collection[int] = ()) -> bool:

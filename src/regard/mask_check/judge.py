@@ -15,9 +15,11 @@ from regard.errors import listed
 from regard.mask_check.adapter import Sequence
 from regard.mask_check.cache import cache_probe, cause_of_cache, cause_of_chunks, locate_in_steps, step_through
 from regard.mask_check.causes import cause_of, of_experts
+from regard.mask_check.dependence import Module
+from regard.mask_check.evidence import attends, model_attends
 from regard.mask_check.examples import collate, with_other
 from regard.mask_check.layout import NOTHING, Difference, Match, same_rows, spread
-from regard.mask_check.locate import Origin, describe, inside, locate
+from regard.mask_check.locate import Origin, describe, fused_nan, inside, locate
 from regard.mask_check.probes import GENERATOR, Missing, Probe
 from regard.mask_check.recording import TORCH, Key, Recorder
 from regard.mask_check.report import Result
@@ -192,9 +194,10 @@ def finite(survey: Survey) -> Result:
     check, says = "finite values", "the batch as it is; no output may be NaN at a real position"
     match = same_rows(survey.sizes.rows, survey.base.positions)
     sizes = (survey.sizes, survey.sizes)
+    plain = survey.base_outputs(train=False)  # without hooks torch may take a fused path, in which a row without any key is NaN
     for name in survey.comparable():
-        tensor = survey.outputs[name]
-        found = survey.compare_outputs(name, (tensor.isnan().double(), torch.zeros_like(tensor)), match, sizes)
+        tensor = survey.outputs[name].isnan() | plain[name].isnan()
+        found = survey.compare_outputs(name, (tensor.double(), torch.zeros_like(tensor)), match, sizes)
         if not found.size:
             continue
         base = Result(check, check, "leak", says, output=name, change=float("inf"), limit=0.0)
@@ -205,7 +208,10 @@ def finite(survey: Survey) -> Result:
             if one.size:
                 origin = describe(survey, survey.events, place, one)
                 return _leak(base, survey, origin, _marked(found, survey.limit(name)), _why_nan(survey))
-        return _leak(base, survey, None, _marked(found, survey.limit(name)), "NaN arises outside of the modules")
+        module = fused_nan(survey)
+        where = "outside of the modules" if module is None else "in torch's fused path alone, without gradients"
+        told = _leak(base, survey, None, _marked(found, survey.limit(name)), f"NaN arises {where}; {_why_nan(survey)}")
+        return told if module is None else replace(told, module=module, kind="MultiheadAttention")
     return Result(check, check, "ok", says)
 
 
@@ -214,6 +220,8 @@ def _why_nan(survey: Survey) -> str:
     model = survey.runs.model
     if broken := [name for name, tensor in (*model.named_parameters(), *model.named_buffers()) if tensor.isnan().any()]:
         return f"the model itself holds NaN, in {listed(broken, most=3)}; load or initialise it again"
+    if not model_attends(survey):
+        return "the model computes no softmax: a division by zero, a logarithm or root of a wrong number, or an overflow"
     cause = "a position has nothing to attend to: the softmax of a row that is masked everywhere is NaN"
     masks = {key: values._replace(real=values.padding, padding=values.real) for key, values in survey.template.masks.items()}
     if not masks:
@@ -263,6 +271,8 @@ def own_token(survey: Survey, sequence: Sequence) -> Result:
         if moved(place, slice(1, None)) and not moved(place, slice(0, 1)) and any(moved(other, slice(0, 1)) for other in entered):
             found = survey.compare_at(place, (survey.views[place], views[place]), match(slice(0, 1)))
             origin = describe(survey, survey.events, place, found)
+            if attends(Module(survey, origin, survey.base, train=False), survey.widths[sequence.name]) is False:
+                continue  # a shift or an exclusive sum, beside which a residual connection may carry the token itself
             cause = "the mask leaves out its own diagonal, as tril(diagonal=-1) or triu(diagonal=0): position t does not attend to itself"
             base = Result("own token", name, "leak", says, output=next(iter(survey.comparable())))
             return _leak(base, survey, origin, found._replace(positions={}), cause)

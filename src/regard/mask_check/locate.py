@@ -5,8 +5,10 @@ from __future__ import annotations
 import inspect
 import itertools
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
+from unittest.mock import patch
 
 import torch
 from torch import Tensor, nn
@@ -87,6 +89,31 @@ def inside(survey: Survey, probe: Probe) -> Origin | None:
         if plain and any(axis.label == probe.sequence for axis in layout) and survey.views[place].is_floating_point():
             return describe(survey, before, place, found)
     return None
+
+
+def fused_nan(survey: Survey) -> str | None:
+    """Return the first `nn.MultiheadAttention` in whose fused path, which hooks would turn off, a number becomes NaN; None: none."""
+    found: list[Tensor] = []
+
+    def noting(whole: Callable[..., Any], weight: int) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            out = whole(*args, **kwargs)
+            if _is_nan(out[0] if isinstance(out, tuple) else out) and not _is_nan(args[0]):
+                found.append(args[weight])
+            return out
+
+        return call
+
+    with ExitStack() as stack:
+        for name, weight in {"_transformer_encoder_layer_fwd": 3, "_native_multi_head_attention": 5}.items():
+            stack.enter_context(patch.object(torch, name, noting(getattr(torch, name), weight)))
+        survey.runs.run(survey.base)
+    named = survey.runs.model.named_parameters()
+    return next((name.removesuffix(".in_proj_weight") for name, each in named if found and each is found[0]), None)
+
+
+def _is_nan(tensor: Tensor) -> bool:
+    return any(bool(part.isnan().any()) for part in (tensor.unbind() if tensor.is_nested else (tensor,)))
 
 
 def _both(survey: Survey, probe: Probe) -> tuple[tuple[list[Event], dict[str, Tensor]], tuple[list[Event], dict[str, Tensor]]]:

@@ -26,6 +26,7 @@ from regard.observe.scopes import Scope, batch_and_heads, kind_of, order_of, sta
 
 UNTOLD = "its examples and heads are in an order that does not show; a batch of one can be seen"
 IN_PARTS = "its weights are used in parts, which cannot be joined"
+EPS = torch.finfo(torch.float32).eps
 FOLLOWED = {*PRODUCT, *MULTIPLY, *DROPOUT}
 """Functions that may use weights from no known softmax."""
 
@@ -70,7 +71,7 @@ class Follower:
         ):
             return None
         self._chains += 1
-        scope.kind, scope.states = kind_of(scopes), states_of(scopes)
+        scope.kind, scope.states, scope.several = kind_of(scopes), states_of(scopes), False
         shape = list(out.shape)
         shape.append(shape.pop(axis))
         keys = torch.arange(out.shape[axis], device=out.device).view([-1 if at == axis % out.dim() else 1 for at in range(out.dim())])
@@ -202,6 +203,7 @@ class Follower:
                     self._held[id(out)] = replace(held, tensor=out, weights=factor.arranged(held.weights), summed=True)
             elif whole:
                 plain = factor.query == -2 and axis == -1
+                held.scope.several = factor.several
                 self._give(held if plain else replace(held, lead=None), factor.arranged(held.weights), out)
             elif not values and isinstance(out, Tensor) and out.shape == factor.tensor.shape:  # heads are mixed
                 self._held[id(out)] = replace(held, tensor=out, weights=out)
@@ -275,6 +277,7 @@ class Follower:
         weights = entries.arranged(held.weights, held.keys, axes) if weighted.tensor.numel() else held.weights
         if weights is None:
             return
+        held.scope.several = bool(weighted.tensor.numel()) and entries.grouped()
         if held.raw:
             self._held[id(out)] = replace(held, tensor=out, weights=weights, summed=True)
         elif weighted.lost or (held.lost and not _sum_to_one(weights)):
@@ -345,7 +348,7 @@ class Follower:
     def _are_weights(self, tensor: Tensor, axis: int) -> bool:
         """Return whether values of unknown origin are weights: neither learned nor selected, with rows that sum to 1."""
         plain = tensor.is_floating_point() and tensor.dim() > 0 and tensor.shape[axis] > 1 and not is_learned(tensor)
-        if not plain or not has_numbers(tensor) or self._is_done(tensor) or not _sum_to_one(tensor, axis):
+        if not plain or not has_numbers(tensor) or self._is_done(tensor) or not _sum_to_one(tensor, axis, least=64 * EPS):
             return False
         return bool((tensor >= 0).all()) and not _is_mask(tensor) and self._foreign()
 
@@ -432,11 +435,14 @@ def _flat(args: Sequence[Any]) -> list[Any]:
     return [part for arg in args for part in (arg if isinstance(arg, tuple | list) else (arg,))]
 
 
-def _sum_to_one(weights: Tensor, axis: int = -1) -> bool:
-    """Return whether all rows are weights: they sum to 1, or to 0 with nothing to attend to."""
+def _sum_to_one(weights: Tensor, axis: int = -1, *, least: float = 1e-3) -> bool:
+    """Return whether all rows are weights: they sum to 1, or to 0 with nothing to attend to.
+
+    A tensor of unknown origin, of one row perhaps, may sum to almost 1 by chance: for that the least tolerance must be small.
+    """
     sums = weights.detach().sum(axis, dtype=torch.float32)
     exact = torch.finfo(weights.dtype).eps if weights.is_floating_point() else 0.0
-    rounding = max(1e-3, 4 * exact)  # in half precision also of the logarithms of weights
+    rounding = max(least, 4 * exact)  # in half precision also of the logarithms of weights
     return bool((((sums - 1).abs() < rounding) | (sums == 0)).all() and sums.any())
 
 

@@ -140,18 +140,20 @@ def _overrides(kind: type) -> bool:
     return kind is not Tensor and own is not None and own is not torch._C._disabled_torch_function_impl
 
 
-def names_of_weights(model: nn.Module, names: dict[int, str]) -> dict[int, str]:
-    """Map the identity of the weights that a wanted `nn.MultiheadAttention` passes to its functions to its name.
+def names_of_weights(model: nn.Module, names: dict[int, str]) -> dict[int, list[str]]:
+    """Map the identity of the weights that each `nn.MultiheadAttention` passes to its functions to its name.
+
+    Several modules may share weights: their names are in order.
 
     Args:
         model: the model.
-        names: names of the wanted modules, by identity.
+        names: names of the wanted modules, by identity; others keep those of the model.
     """
-    found: dict[int, str] = {}
-    for module in model.modules():
-        if isinstance(module, nn.MultiheadAttention) and id(module) in names:
+    found: dict[int, list[str]] = {}
+    for name, module in model.named_modules():
+        if isinstance(module, nn.MultiheadAttention):
             # A weight computed at each access has no identity.
             for own in (module._parameters.get("in_proj_weight"), module.out_proj._parameters.get("weight")):
                 if own is not None:
-                    found[id(own)] = names[id(module)]
+                    found.setdefault(id(own), []).append(names.get(id(module), name))
     return found

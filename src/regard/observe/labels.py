@@ -116,6 +116,11 @@ class Entries(NamedTuple):
         own, other = self[which], self[1 - which]
         return any(own.shape[axis] > 1 and own.stride(axis) == 0 and other.stride(axis) != 0 for axis in range(own.dim()))
 
+    def grouped(self) -> bool:
+        """Return whether the values lack several axes of the weights: those of queries, and of heads that share keys."""
+        axes = range(self.values.dim())
+        return sum(not same_along(self.weights, axis) and same_along(self.values, axis) for axis in axes) > 1
+
     def behind(self, func: Callable[..., Any], name: str, tensor: Tensor, call: tuple[Any, Any, Any]) -> list[Entries] | None:
         """Return the entries of a function's result."""
         found = [labels_behind(func, name, labels, tensor, call) for labels in self]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from types import FunctionType
@@ -35,6 +36,7 @@ from regard.observe.scopes import (
     kind_of,
     order_of,
     parts_of_batch,
+    query_axis,
     states_of,
 )
 from regard.observe.transformers_patches import layouts_told, removals_told
@@ -46,6 +48,7 @@ SEEN = {"scaled_dot_product_attention", *SOFTMAX, *EXP, *FUSED}
 # Regard's own modules report their attention; functions called inside them are not recorded again.
 OWN = ("regard.attention.", "regard.integrations.calls")
 UNCLEAR = "its first axis may count heads or examples; watch a batch (B, T, D), or another number of tokens than of heads"
+UNCLEAR_QUERIES = "which of its axes counts queries, and which heads that share keys, does not show; run another number of tokens"
 # Code between a torch function and the module that called it.
 BETWEEN = ("torch.", "regard.ops.", "regard.observe.")
 
@@ -100,6 +103,7 @@ class Observer:
         self._model, self._names, self._heads, self._areas = model, names, heads, areas
         self._wanted = set(names.values())
         self._weights = names_of_weights(model, names)
+        self._turns: Counter[tuple[int, str]] = Counter()
         self._left: list[Scope] = []
         self._work = _Work(self._by_hand, self._retract, self._left.append)
         self._mode = _Mode(self._see)
@@ -195,6 +199,7 @@ class Observer:
         work.follower.leave(len(work.scopes) + 1)
         if not work.scopes:
             work.follower.clear()
+            self._turns.clear()
             self._mode.__exit__(None, None, None)
 
     def _lose(self, scope: Scope, why: str) -> None:
@@ -287,8 +292,8 @@ class Observer:
         self._take(scope.name, kind, self._chosen(weights.reshape(weights.shape[0], *scope.layout, weights.shape[-1])))
 
     def _fused(self, packed: Packed) -> None:
-        layer = self._weights.get(id(packed.weight))
-        if layer is None:
+        layer = self._layer_of([packed.weight], "")
+        if layer not in self._wanted:
             return
         weights = packed.weights(self._heads)
         encoder = next((scope for scope in reversed(self._work.scopes) if isinstance(scope.module, nn.TransformerEncoder)), None)
@@ -299,11 +304,29 @@ class Observer:
             weights = F.pad(weights, (0, missing, 0, missing))
         self._take(layer, "self" if packed.keys is packed.states else "cross", weights)
 
+    def _layer_of(self, given: Sequence[Any], otherwise: str) -> str:
+        """Return the name of the module that passed one of these weights, or `otherwise` if that cannot be told.
+
+        Modules that share a weight take turns, within the innermost active one.
+        """
+        known = self._weights
+        if not any(id(arg) in known for arg in given):  # torch.func.functional_call puts other weights in their place
+            known = names_of_weights(self._model, self._names)
+        weight = next((id(arg) for arg in given if id(arg) in known), None)
+        if weight is None:
+            return otherwise
+        around = self._work.scopes[-1].name
+        names = [name for name in known[weight] if f"{name}.".startswith(f"{around}.")] or known[weight]
+        turn = self._turns[weight, around]
+        self._turns[weight, around] += 1
+        return names[turn % len(names)]
+
     def _multi_head(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         given = {**dict(zip(("query", "key", "value", "embed_dim_to_check", "num_heads"), args, strict=False)), **kwargs}
         around = self._work.scopes[-1]
-        # An encoder layer has no hooks: its calls are identified by its weights.
-        name = next((self._weights[id(arg)] for arg in (*args, *kwargs.values()) if id(arg) in self._weights), around.name)
+        name = around.name
+        if not isinstance(around.module, nn.MultiheadAttention):  # an encoder layer has no hooks: its calls are identified by its weights
+            name = self._layer_of([*args, *kwargs.values()], name)
         if name not in self._wanted:
             return func(*args, **kwargs)
         kind: Kind = "self" if given["key"] is given["query"] else "cross"
@@ -331,10 +354,13 @@ class Observer:
     def _by_hand(self, scope: Scope, weights: Tensor) -> AttentionCall | None:
         weights = weights.detach()
         order = order_of(scope, weights.shape) if weights.dim() in (3, 4) else "examples"
-        if order == "unclear" and weights.dim() == 3:
-            scope.lost, scope.missed = UNCLEAR, True
+        axis = query_axis(scope, weights.shape) if weights.dim() > 4 and scope.several else -2
+        if axis is None or (order == "unclear" and weights.dim() == 3):
+            scope.lost, scope.missed = UNCLEAR if axis else UNCLEAR_QUERIES, True
             self._left.append(scope)
             return None
+        if axis != -2:
+            weights = weights.movedim(axis, -2)
         if weights.dim() == 3:
             alone = weights.unsqueeze(0) if order == "heads" else weights.unsqueeze(1)
             weights = alone if scope.num_heads is None else weights.unflatten(0, (-1, scope.num_heads))

@@ -25,12 +25,14 @@ class Factor(NamedTuple):
         others: the other factors.
         axis: its summed axis, counted from the end; None: unknown or several.
         query: its axis that the other factors lack, counted from the end; None: none.
+        several: whether they lack further axes, which may count the queries as well.
     """
 
     tensor: Tensor
     others: tuple[Tensor, ...]
     axis: int | None
     query: int | None = None
+    several: bool = False
 
     def arranged(self, weights: Tensor) -> Tensor:
         """Return weights shaped like the factor as (..., T, S)."""
@@ -95,20 +97,23 @@ def _of_einsum(args: tuple[Any, ...]) -> Iterator[Factor]:
             yield Factor(tensor, others, None)
 
 
-def _axes(own: str, other: str, kept: str) -> tuple[int | None, int | None]:
-    """Return the summed axis of an einsum and the query axis, which values lack: k and t for "bthk,bkhd->bthd"."""
+def _axes(own: str, other: str, kept: str) -> tuple[int | None, int | None, bool]:
+    """Return the summed axis of an einsum, the query axis, which values lack, and whether others may be it.
+
+    They are k and t for "bthk,bkhd->bthd".
+    """
     summed = [axis for axis in own if axis in other and axis not in kept]
     if own[-1] in summed:
         summed = [own[-1]]  # others are those of heads
     if len(summed) != 1 or any(axis not in kept + other for axis in own):
-        return None, None
+        return None, None, False
     place = own.index(summed[0])
     queries = [axis for axis in own if axis not in other]
     beside = own[place - 1 : place]
     if len(queries) > 1 and beside not in queries:
-        return None, None
+        return None, None, False
     query = beside if beside in queries and beside else queries[0] if queries else None
-    return place - len(own), None if query is None else own.index(query) - len(own)
+    return place - len(own), None if query is None else own.index(query) - len(own), len(queries) > 1
 
 
 def has_numbers(tensor: Tensor) -> bool:

@@ -42,6 +42,7 @@ class Scope:
         seen: whether a call inside it was recorded.
         method: whether a method other than `forward` is running.
         states: shapes of the states that tell the batch of its weights, see `states_of`.
+        several: whether its values lack several axes of its weights: those of queries, and of heads that share keys.
         three: whether three-dimensional weights were recorded, whose first axis counts examples, or the heads of one example.
         calls: its recorded calls.
         product: shape of its weights times values, before anything else; () if unknown.
@@ -60,6 +61,7 @@ class Scope:
     seen: bool = False
     method: bool = False
     states: list[tuple[int, ...]] = field(default_factory=list)
+    several: bool = False
     three: bool = False
     calls: list[Any] = field(default_factory=list)
     product: tuple[int, ...] = ()
@@ -142,6 +144,16 @@ def order_of(scope: Scope, shape: Sequence[int]) -> Literal["examples", "heads",
     if shape[1] not in batches or shape[0] == 1:  # one of several examples, or one head, see `is_one_head`
         return "examples"
     return "examples" if shape[0] in batches and shape[0] != shape[1] else "unclear" if shape[0] == shape[1] else "heads"
+
+
+def query_axis(scope: Scope, shape: Sequence[int]) -> int | None:
+    """Return the axis that counts queries in weights of grouped heads, (B, G, R, T, S) or (B, T, G, R, S); None if several may.
+
+    Without states (B, T, D) that tell, the last but one.
+    """
+    length = next((states[1] for states in scope.states if len(states) == 3 and states[0] == shape[0]), None)
+    found = [axis for axis in range(1 - len(shape), -1) if shape[axis] == length]
+    return None if len(found) > 1 else found[0] if found else -2
 
 
 def is_one_head(scope: Scope) -> bool:

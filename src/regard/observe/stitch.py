@@ -19,7 +19,8 @@ def stitched(calls: Sequence[AttentionCall]) -> list[AttentionCall]:
 
     A self-attention call continues the previous one if it has one more key per query (growing cache); the same keys, with slots for all
     queries so far (static cache); or a single query and no more keys (sliding cache, cut behind the prompt). A generation begins with a
-    prompt of several queries, with a single key, or with a static cache whose other slots have weight 0. Calls of one query to several
+    prompt of several queries, with a single key, or with a static cache whose other slots have weight 0; each step fills its next slots.
+    Calls of one query to several
     keys, as in attention pooling, stay separate, and so do steps whose prompt was not recorded; pooling over 1, 2, 3 ... keys in this order
     looks like a generation.
 
@@ -54,8 +55,8 @@ def grouped(calls: Sequence[AttentionCall]) -> list[list[AttentionCall]]:
         group = open_.get(call.layer)
         if call.kind == "self":
             before = found = _continues(group, call)
-            if group is not None and found == "on":
-                _check_once_per_step(group, call)
+            if group is not None:
+                _check_once_per_step(group, call, found)
         else:
             found = _continues_across(group, call, before)
             before = None
@@ -83,28 +84,38 @@ def _has_cache(group: list[AttentionCall], call: AttentionCall) -> bool:
     (queries, keys), (rows, before) = call.weights.shape[2:], group[-1].weights.shape[2:]
     done = sum(each.weights.shape[2] for each in group)
     begun = group[0].weights.shape[2] > 1 or group[0].weights.shape[3] == 1
+    if keys == before and done < keys and begun:  # a static cache, of which this call fills the next slots
+        return _reach(group[-1]) <= done < _reach(call)
     if not begun:  # one query of several keys, as in pooling, unless the keys are empty slots of a static cache
         return keys == before and _leaves_rest(group[0], 1) and _leaves_rest(call, done + queries)
     if keys > before + queries:  # from a prompt without slots to a static cache
         return _leaves_rest(call, done + queries)
     if queries == 1:  # a step of a generation; a sliding cache is cut once, behind a prompt
         return keys >= before or rows > 1
-    return keys == before + queries or (keys == before and done + queries <= keys)
+    return keys == before + queries
 
 
-def _check_once_per_step(group: list[AttentionCall], call: AttentionCall) -> None:
-    # The cache of a step only grows, or has stopped growing for good, unless a step runs the module twice.
+def _check_once_per_step(group: list[AttentionCall], call: AttentionCall, found: str) -> None:
+    """Refuse a layer that a step runs twice: its growing cache has as many keys as before, or its static cache no new slot filled."""
+    several = "it runs several times in a step, as a layer that is shared, and its calls make no one map; look at `calls`"
     keys = [each.weights.shape[3] for each in (*group[-2:], call) if each.weights.shape[2] == 1]
-    if len(keys) == 3 and keys[0] == keys[1] < keys[2]:
-        raise ConfigError(
-            f"{call.layer}: the steps of this generation have {keys[0]}, {keys[1]} and {keys[2]} keys: it runs several times in a step, as "
-            "a layer that is shared, and its calls make no one map; look at `calls`"
-        )
+    if found == "on" and len(keys) == 3 and keys[0] == keys[1] < keys[2]:
+        raise ConfigError(f"{call.layer}: the steps of this generation have {keys[0]}, {keys[1]} and {keys[2]} keys: {several}")
+    done = sum(each.weights.shape[2] for each in group)
+    alike = group[-1].weights.shape == call.weights.shape and call.weights.shape[2] == 1 < done < call.weights.shape[3]
+    if found == "anew" and alike and _reach(group[-1]) == _reach(call) == done:
+        raise ConfigError(f"{call.layer}: two calls fill slot {done - 1} of a static cache: {several}")
 
 
 def _leaves_rest(call: AttentionCall, count: int) -> bool:
     """Return whether a call attends to its first keys only."""
     return count <= call.weights.shape[3] and not call.weights[..., count:].any()
+
+
+def _reach(call: AttentionCall) -> int:
+    """Return how many of its first keys the last query of a call attends to, in the example with the fewest."""
+    used = call.weights[:, :, -1].any(1)  # (B, S); queries of padding may attend to all
+    return int((used * torch.arange(1, used.shape[1] + 1)).amax(1).min()) if used.numel() else 0
 
 
 def _continues_across(group: list[AttentionCall] | None, call: AttentionCall, before: str | None) -> str:

@@ -80,7 +80,8 @@ def attention(
 
     Returns:
         Context (B, H, T, Dv), or a tuple of context, weights and log-sum-exp as requested. A query with nothing to attend to gives zeros,
-        with log-sum-exp -inf. Masked keys have no influence; a query that may attend a non-finite key or value gives NaN.
+        with log-sum-exp -inf. Masked keys have no influence; a query that may attend a non-finite key or value gives NaN. On
+        CUDA PyTorch's kernels compute, in which a masked NaN or infinity also reaches the queries of its block.
 
     Raises:
         ShapeError: incompatible shapes, also of tensors in a ready function, or a mask that is not boolean.
@@ -114,7 +115,7 @@ def attention(
     # Scores stay in float32: autocast would round them in the forward or backward pass only.
     with no_autocast(query):
         query, scale = with_learned_scale("attention", query, 1 / math.sqrt(query.shape[-1] or 1) if scale is None else scale)
-        if _is_fused(query) and not need_weights and max_area is None:
+        if _is_fused(query) and all(sizes) and not need_weights and max_area is None:
             return _by_flex_attention((query, key, value), score_mod, block_mask, mask_mod, scale, enable_gqa, return_lse)
         blocks = None if block_mask is None else _blocks(block_mask)
         request = FlexRequest(scale, score_mod, own_mask, blocks, max_area)

@@ -1,0 +1,98 @@
+"""Models and modules without attention: no mask is blamed, and sums over earlier tokens alone raise no alarm."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from regard.mask_check import assert_no_leaks, check
+
+V, E, T = 23, 16, 7
+
+
+def tokens() -> Tensor:
+    return torch.randint(1, V, (4, T), generator=torch.Generator().manual_seed(3))
+
+
+class Mixer(nn.Module):
+    """Projects what `mix` makes of the states (B, T, E)."""
+
+    def __init__(self, mix: str) -> None:
+        super().__init__()
+        self.mix, self.project = mix, nn.Linear(E, E)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.mix == "earlier":
+            return self.project(x.cumsum(1) - x)
+        if self.mix == "previous":
+            return self.project(torch.cat([torch.zeros_like(x[:, :1]), x[:, :-1]], 1))
+        if self.mix == "next":
+            return self.project(torch.cat([x[:, 1:], torch.zeros_like(x[:, :1])], 1))
+        if self.mix == "later":
+            return self.project(x.flip(1).cumsum(1).flip(1) - x)
+        return self.project(x.mean(1, keepdim=True).expand_as(x))
+
+
+class Model(nn.Module):
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__()
+        torch.manual_seed(5)
+        self.embedding, self.layer, self.head = nn.Embedding(V, E), layer, nn.Linear(E, V)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        x = self.embedding(tokens)
+        return self.head(x + self.layer(x))
+
+
+@pytest.mark.parametrize("mix", ["earlier", "previous"])
+def test_a_sum_of_earlier_tokens_leaves_the_token_itself_to_the_residual_connection(mix: str) -> None:
+    assert_no_leaks(Model(Mixer(mix)), tokens(), causal=True)
+
+
+@pytest.mark.parametrize(
+    ("mix", "cause"),
+    [
+        ("next", "off by one: position t sees t + 1; something here is shifted"),
+        ("later", "positions see later ones and no earlier ones: something here runs backwards"),
+        ("all", "every position sees all later ones: something here runs over all positions"),
+    ],
+)
+def test_a_leak_without_attention_is_not_blamed_on_a_mask(mix: str, cause: str) -> None:
+    result = check(Model(Mixer(mix)), tokens(), causal=True)["future tokens"]
+    assert (result.verdict, result.module) == ("leak", "layer")
+    assert result.cause.startswith(cause)
+    assert "mask" not in result.cause
+
+
+class Divides(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x * 0.0 / (x - x)
+
+
+def test_nan_without_a_softmax_is_not_blamed_on_one() -> None:
+    result = check(Model(Divides()), tokens(), causal=True)["finite values"]
+    assert (result.verdict, result.module) == ("leak", "layer")
+    assert result.cause.startswith("the model computes no softmax")
+
+
+class Encoder(nn.Module):
+    """A causal encoder of torch, whose mask is inverted."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        layer = nn.TransformerEncoderLayer(E, 4, 2 * E, dropout=0.0, batch_first=True)
+        self.embedding, self.encoder = nn.Embedding(V, E), nn.TransformerEncoder(layer, 2)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        length = tokens.shape[1]
+        return self.encoder(self.embedding(tokens), mask=torch.ones(length, length, dtype=torch.bool).tril())
+
+
+def test_nan_of_the_fused_path_alone_is_found_in_its_module() -> None:
+    # The last row hides all keys: NaN in the fused path, zeros in the other, which alone can be recorded.
+    report = check(Encoder().eval(), tokens(), causal=True)
+    found = report["finite values"]
+    assert (found.verdict, found.module) == ("leak", "encoder.layers.0.self_attn")
+    assert "in torch's fused path alone" in found.cause
+    assert report["training mode, future tokens"].cause.startswith("the causal mask is inverted")
