@@ -44,6 +44,8 @@ CASES: list[tuple[str, dict[str, Any], str, Any]] = [
     ("translation", {"model": {**LUONG, "attention": {"score": "dot"}}}, "model.attention.attention_dim", 3),
     ("translation", {"model": {**LUONG, "attention": {"score": "dot"}}}, "model.attention.radius", 1),
     ("translation", {"model": {**LUONG, "attention": {"score": "dot"}}}, "model.attention.max_source_length", 5),
+    ("translation", {"model": {**GRID, "decoder": "recurrent", "recurrent": {"dim": 8}}}, "model.decoder_layers", 2),
+    ("translation", {"model": GRID}, "model.recurrent.dim", 8),
     ("translation", {}, "training.links_unit", "character"),
     ("translation", {}, "training.links_weight", 0.5),
     ("translation", {}, "training.links_layer", 1),

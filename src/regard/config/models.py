@@ -213,7 +213,7 @@ class TransformerSettings(Frozen):
     ff_dim: int = Field(default=1024, ge=1, le=MAX_SIZE, description="hidden size of the feed-forward layers")
     num_heads: int = Field(default=4, ge=1, le=MAX_SIZE)
     encoder_layers: int = Field(default=3, ge=1, le=MAX_LAYERS)
-    decoder_layers: int = Field(default=3, ge=1, le=MAX_LAYERS)
+    decoder_layers: int = Field(default=3, ge=1, le=MAX_LAYERS, json_schema_extra=unused_if(decoder=("recurrent",)))
     norm: Literal["post", "pre"] = Field(default="post", description="LayerNorm after each residual (as published) or before each part")
     norm_eps: float = Field(default=1e-5, gt=0, le=MAX_RATE, description="epsilon of LayerNorm")
     activation: Literal["relu", "swish", "gelu"] = Field(default="relu", description="inside the feed-forward layers")
@@ -276,7 +276,9 @@ class TransformerConfig(TransformerSettings):
     decoder: Literal["transformer", "recurrent"] = Field(
         default="transformer", description="recurrent: a decoder of `recurrent` settings instead of `decoder_layers` layers"
     )
-    recurrent: RecurrentDecoderConfig = Field(default=RecurrentDecoderConfig(), description="of `decoder: recurrent`")
+    recurrent: RecurrentDecoderConfig = Field(
+        default=RecurrentDecoderConfig(), description="of `decoder: recurrent`", json_schema_extra=unused_if(decoder=("transformer",))
+    )
 
     @model_validator(mode="after")
     def _check_parts(self) -> Self:
