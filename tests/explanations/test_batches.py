@@ -7,11 +7,11 @@ from typing import Any, cast
 import pytest
 import torch
 
-from regard.config import EntailmentModelConfig
+from regard.config import EntailmentModelConfig, TransformerConfig
 from regard.data.batching import collate
 from regard.errors import ConfigError
 from regard.explanations import CaptionBatch, LabelBatch, LanguageBatch, TranslationBatch, input_times_gradient
-from regard.models import Ensemble, build_classifier
+from regard.models import Ensemble, build, build_classifier
 from regard.tasks.pair_scores import target_log_probs
 from tests.explanations.models import BOS, EOS, NAMES, SOURCES, TARGETS, batch_of, padded, pairs
 
@@ -30,6 +30,17 @@ def test_one_tensor_as_both_texts_has_two_embeddings() -> None:
     found = input_times_gradient(once)
     torch.testing.assert_close(found, input_times_gradient(twice))
     assert found[0, 0, 4:].abs().min() > 0
+
+
+def test_one_tensor_as_source_and_target_has_two_embeddings() -> None:
+    config = TransformerConfig(embed_dim=8, ff_dim=8, num_heads=2, encoder_layers=1, decoder_layers=1)
+    model = build(config, source_size=19, target_size=19).eval()
+    text, length, goal = torch.tensor([[5, 6, 7, 8]]), torch.tensor([4]), torch.tensor([[6, 7, 8, EOS]])
+    once, twice = (TranslationBatch(model, text, length, first, goal, length) for first in (text, text.clone()))
+    assert once.word_embedding() is model.get_submodule("target_embedding")
+    torch.testing.assert_close(input_times_gradient(once), input_times_gradient(twice))
+    nothing = torch.zeros_like(once.embed())
+    torch.testing.assert_close(once.log_probs(nothing), twice.log_probs(nothing))
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -130,6 +130,17 @@ def _reading(module: nn.Module, given: Sequence[Tensor], vectors: Sequence[Tenso
         yield
 
 
+def apart(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """Copy a tensor that is given twice: an embedding of both must tell the vectors of one from those of the other.
+
+    Example:
+        >>> tokens = torch.tensor([[4, 5]])
+        >>> [tensor is tokens for tensor in apart([tokens, tokens])]
+        [True, False]
+    """
+    return [one.clone() if any(one is other for other in tensors[:place]) else one for place, one in enumerate(tensors)]
+
+
 def check_model(model: nn.Module) -> None:
     """Refuse a model without a single forward pass, or a random one.
 
@@ -199,6 +210,7 @@ class TranslationBatch(ModelBatch):
         check_model(self.model)
         if isinstance(self.model, TwoInputTransformer | TwoInputRecurrent):
             raise ConfigError(f"explanations: {type(self.model).__name__} reads two inputs; take TwoInputBatch")
+        object.__setattr__(self, "target_input", apart([self.source, self.target_input])[1])
 
     @property
     def inputs(self) -> Tensor:
@@ -351,9 +363,7 @@ class LabelBatch(ModelBatch):
 
     def __post_init__(self) -> None:
         check_model(self.model)
-        # A tensor that is both texts has two embeddings.
-        parts = [part.clone() if any(part is other for other in self.tokens[:place]) else part for place, part in enumerate(self.tokens)]
-        object.__setattr__(self, "tokens", parts)
+        object.__setattr__(self, "tokens", apart(self.tokens))
 
     @property
     def inputs(self) -> Tensor:

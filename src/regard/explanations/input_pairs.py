@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from regard import ops
 from regard.errors import ConfigError, DataError
-from regard.explanations.batches import TranslationBatch, check_model, take_away
+from regard.explanations.batches import TranslationBatch, apart, check_model, take_away
 from regard.explanations.patches import patched
 from regard.models import TwoInputRecurrent, TwoInputTransformer
 from regard.models.image_embedding import ImageEmbedding
@@ -60,6 +60,7 @@ class TwoInputBatch(TranslationBatch):
         if (wrong := (ends != 2).nonzero()).numel():
             row = int(wrong[0])
             raise DataError(f"explanations: row {row} of source has {int(ends[row])} times EOS ({END}), expected 2: one after each input")
+        object.__setattr__(self, "target_input", apart([self.source, self.target_input])[1])
 
     @property
     def inputs(self) -> Tensor:
