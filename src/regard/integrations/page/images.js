@@ -18,18 +18,22 @@ const PRECISION = 2 ** 22; // of the weights of pixels, which are whole numbers,
 async function pixelsOfFile(base64) {
   const bytes = bytesOf(base64);
   const orientation = takeOrientation(bytes);
-  let bitmap;
-  try {
-    bitmap = await createImageBitmap(new Blob([bytes]), { colorSpaceConversion: "none" });
-  } catch {
-    throw new Error("This file is no image that the browser can read.");
-  }
+  const unread = () => new Error("This file is no image that the browser can read.");
+  const [wide, high] = await imageSizeOf(base64).catch(() => Promise.reject(unread()));
+  if (wide * high > MOST_PIXELS) throw new Error(`This image has ${wide} x ${high} pixels; at most ${MOST_PIXELS / 1e6} million can be read.`);
+  const bitmap = await createImageBitmap(new Blob([bytes]), { colorSpaceConversion: "none" }).catch(() => Promise.reject(unread()));
   const { width, height } = bitmap;
-  if (width * height > MOST_PIXELS) throw new Error(`This image has ${width} x ${height} pixels; at most ${MOST_PIXELS / 1e6} million can be read.`);
   const data = new Uint8Array(3 * width * height);
   for (let top = 0; top < height; top += TILE) for (let left = 0; left < width; left += TILE) copyTile(bitmap, left, top, orientation, data);
   bitmap.close();
   return orientation > 4 ? { width: height, height: width, data } : { width, height, data };
+}
+
+// Width and height of a file, before its pixels are decoded.
+async function imageSizeOf(base64) {
+  const image = new Image();
+  await new Promise((found, failed) => Object.assign(image, { onload: found, onerror: failed, src: `data:image/*;base64,${base64}` }));
+  return [image.naturalWidth, image.naturalHeight];
 }
 
 // Copy a tile of a bitmap to where it lies in the upright image (EXIF: 2 to 4 mirror, 5 to 8 exchange rows and columns, too).
