@@ -87,7 +87,7 @@ def test_other_decoding_settings_need_another_calibration_and_no_training(tmp_pa
         path.write_text("\n".join(TEXTS * (MIN_PAIRS // len(TEXTS) + 1)) + "\n", encoding="utf-8")
     run = trained(tmp_path, data={side: str(path) for side, path in files.items()}, training={"keep_checkpoints": 2})
     before, weights = read_calibration(run), (run / "model" / "model.safetensors").read_bytes()
-    shorter = read_config(run, TranslationConfig).model_copy(update={"decoding": DecodingConfig(max_length=3)})
+    shorter = read_config(run, TranslationConfig).model_copy(update={"decoding": DecodingConfig(min_length=3, max_length=3)})
     calls, seal = 0, run_folder.seal_run_files
 
     def dies(*given: Any) -> None:
