@@ -26,7 +26,7 @@ SECTIONS = {
     "li2018_translation": "areas-in-transformers-li-et-al-2018",
     "li2018_characters": "areas-in-transformers-li-et-al-2018",
     "li2018_lstm_characters": "areas-in-lstms-li-et-al-2018",
-    "li2019": "crossed-co-attention-li-et-al-2019",
+    "li2019_plateau": "choosing-among-thirty-checkpoints",
     "scene_sentences": "two-inputs-scenes-with-a-sentence",
     "two_inputs": "two-inputs-two-languages",
     "image_german": "two-inputs-a-sentence-and-its-photograph",
@@ -72,7 +72,7 @@ def verdicts() -> list[list[str]]:
         ("Areas: no gain shown for sub-words.", "li2018_translation", means, "multi30k", "BLEU", NOT_SHOWN),
         ("Areas helped an LSTM with characters.", "li2018_lstm_characters", means, "multi30k", "BLEU", SHOWN),
         ("Areas with learned features: no gain shown for characters.", "li2018_characters", learned, "multi30k", "BLEU", NOT_SHOWN),
-        ("Crossed co-attention: no gain shown.", "li2019", crossed, "multi30k", "BLEU", NOT_SHOWN),
+        ("Crossed co-attention: no gain shown.", "li2019_plateau", crossed, "multi30k", "BLEU", NOT_SHOWN),
     ]
     return [
         [says, gain(study, hypothesis, data, unit), f"[{evidence(study, hypothesis, data, kinds)}](studies.md#{SECTIONS[study]})"]
@@ -99,13 +99,13 @@ def hard() -> list[str]:
 
 def curves() -> list[str]:
     """Return the finding on the loss of the crossed network."""
-    table = read(RESULTS / "study_li2019_loss.json")
+    table = read(RESULTS / "study_li2019_plateau_loss.json")
     apart = {row[1]: [float(one) for one in row[-1].split(", ")] for row in table["rows"]}
-    behind = next(epoch for epoch in apart if all(min(apart[later]) > 0 for later in apart if later >= epoch))
+    behind = next(count for count in apart if all(min(apart[later]) > 0 for later in apart if later >= count))
     return [
         "Its loss was behind the Transformer's.",
-        f"in each seed from epoch {behind} to the last ({max(apart)})",
-        f"[{seeds('study_li2019', 'crossed co-attention')}](studies.md#{SECTIONS['li2019']})",
+        f"in each seed at the last {max(apart) - behind + 1} of {max(apart)} evaluations",
+        f"[{seeds('study_li2019_plateau', 'crossed co-attention')}](studies.md#{SECTIONS['li2019_plateau']})",
     ]
 
 
