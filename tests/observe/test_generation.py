@@ -190,10 +190,14 @@ def test_calls_are_put_together_only_where_one_goes_on_from_the_other() -> None:
     assert shapes(slots(0, 5), slots(5, 5), slots(10, 1)) == [(2, 3, 11, 11)]  # two chunks of a prompt and a step
     assert shapes(slots(0, 4), slots(4, 1), slots(0, 4), slots(4, 1)) == [(2, 3, 5, 11)] * 2  # two generations, with slots left
     assert shapes(slots(0, 4), slots(4, 1), slots(0, 1), slots(1, 1)) == [(2, 3, 5, 11), (2, 3, 2, 11)]
+    assert shapes(slots(0, 4), slots(4, 1), slots(0, 8), slots(8, 1)) == [(2, 3, 5, 11), (2, 3, 9, 11)]  # the second prompt is longer
+    ended = slots(5, 1).weights.clone()
+    ended[0, :, :, 4:] = 0.0  # an example that has ended, whose later slots are masked
+    assert shapes(slots(0, 4), slots(4, 1), AttentionCall("0", "self", ended)) == [(2, 3, 6, 11)]
     prefix = call("self", 2, 3, 4, 11)  # learned keys before those of the queries
     assert shapes(prefix, prefix) == [(2, 3, 4, 11)] * 2
-    with pytest.raises(ConfigError, match="two calls fill slot 4 of a static cache: it runs several times in a step"):
-        stitched([slots(0, 4), slots(0, 4), slots(4, 1), slots(4, 1)])
+    with pytest.raises(ConfigError, match="two calls each fill slots 4 and 5 of a static cache: it runs several times in a step"):
+        stitched([slots(0, 4), slots(0, 4), *[slots(4, 1)] * 2, *[slots(5, 1)] * 2])
     steps = [call("self", 2, 3, 1, 1), call("self", 2, 3, 1, 2, layer="1"), call("self", 2, 3, 1, 2)]
     assert shapes(*steps) == [(2, 3, 2, 2), (2, 3, 1, 2)]
     crossed = call("cross", 2, 3, 4, 9)

@@ -196,6 +196,18 @@ def test_long_texts_are_not_explained_and_no_batch_explains_two() -> None:
     assert widths == [1, Limits().batch_characters]
 
 
+def test_long_pairs_are_not_linked_by_leaving_out_and_no_batch_links_two_so() -> None:
+    site, text = Site(translator(), max_explained=5), "a b c " * 10
+    for source, target in ((text, "a"), ("a", text)):
+        answer = site.post("/align", {"pair": {"source": source, "target": target}, "method": "leave-one-out"})
+        assert (answer.status, re.sub(r"\d+ tokens", "N tokens", answer.error)) == (422, "method: N tokens, expected at most 5")
+        assert site.post("/align", {"pair": {"source": source, "target": target}}).status == 200
+    assert site.post("/align", {"pair": {"source": "a", "target": "a"}, "method": "leave-one-out"}).status == 200
+    aligning = next(each for each in endpoints([ServedModel("a", translator())], Limits()) if each.path == "/align")
+    items = aligning.plan({"pair": [{"source": "a", "target": "a"}], "method": "leave-one-out"})[1]
+    assert aligning.width(DecodingRequest(0, None, None), items[0]) > Limits().batch_characters
+
+
 def test_an_empty_line_has_no_explanation(scoring: Site) -> None:
     records = scoring.post("/attention", {"text": [TEXTS[0], ""], "method": "leave-one-out"}).json["records"]
     assert [[found["method"] for found in record["maps"] if found["method"]] for record in records] == [["leave-one-out"], []]

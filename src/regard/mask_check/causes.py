@@ -154,8 +154,11 @@ def _future(survey: Survey, probe: Probe, origin: Origin, module: Module | None,
     pattern = ""
     if found is not None and found.positional and len(found.matrix) == found.matrix.shape[1]:
         pattern = _pattern(found.among, strict=sequence.causal == "strict")
+    compared = origin.found.positions
+    limit = survey.limit_at(Place(origin.event.key, origin.tensor))
+    seeing = [column for column, size in compared.items() if size > limit]
     if not _attends(origin) and attends(module, survey.widths[sequence.name]) is False:
-        return _without_attention(pattern)
+        return _without_attention(pattern, seeing if len(seeing) < len(compared) else [])
     if not pattern.endswith(OFF_BY_ONE) and _attends(origin) and approximates(module, survey.widths[sequence.name], survey.widths.values()):
         return SUMMED
     wrong = _sums(module, sequence.name) if pattern in (ALL, INVERTED) and module is not None else ""
@@ -165,9 +168,6 @@ def _future(survey: Survey, probe: Probe, origin: Origin, module: Module | None,
         return SOFT
     if pattern and pattern != ALL:
         return pattern
-    compared = origin.found.positions
-    limit = survey.limit_at(Place(origin.event.key, origin.tensor))
-    seeing = [column for column, size in compared.items() if size > limit]
     if not pattern and sequence.causal is True and len(seeing) < len(compared):
         return f"later tokens are seen at {places(seeing)} alone, of those before them: {HOLE}, or the diagonal is off by one"
     mask = _mask_state(module, probe.sequence, found)
@@ -178,12 +178,16 @@ def _future(survey: Survey, probe: Probe, origin: Origin, module: Module | None,
     return f"{every}: {why}{more}"
 
 
-def _without_attention(pattern: str) -> str:
-    """Describe a leak in a module that computes no attention, and so has no mask."""
+def _without_attention(pattern: str, seeing: list[int]) -> str:
+    """Describe a leak in a module that computes no attention, and so has no mask; `seeing`: the positions that see later ones."""
     if pattern.endswith(OFF_BY_ONE):
         return "off by one: position t sees t + 1; something here is shifted, or looks one position ahead"
     if pattern == INVERTED:
         return "positions see later ones and no earlier ones: something here runs backwards"
+    if HOLE in pattern:
+        return f"{pattern.partition(':')[0]}: {GROUPED}"
+    if not pattern and seeing:
+        return f"later tokens are seen at {places(seeing)} alone, of those before them: {GROUPED}"
     return f"{ALL}: {OVER_ALL}" if pattern in (ALL, "") else pattern
 
 
@@ -226,6 +230,7 @@ def _pattern(matrix: Tensor, *, strict: bool) -> str:
 
 RESHAPED = "a view or reshape stands where a transpose is needed"
 WRAPS = "something wraps around, as torch.roll does"
+GROUPED = f"tokens are shifted, sorted or grouped, or {WRAPS}"
 HOLE = f"the mask has a hole there, as at the border of a block or window, tokens are sorted or grouped, or {WRAPS}"
 NUMBER = (
     "outputs depend on how many tokens follow, not on which: positions are counted from the end, or something is divided by, or scaled "

@@ -29,7 +29,7 @@ class _Calls(TorchFunctionMode):
         names: of all functions.
         whole: functions that reduced a floating tensor of several axes to one number.
         products: shapes of the operands and results of matrix products.
-        made: shapes of the results of matrix products.
+        made: shapes of all results.
         softmaxes: shapes of the results of softmaxes and exponentials.
     """
 
@@ -38,19 +38,20 @@ class _Calls(TorchFunctionMode):
         self.names: list[str] = []
         self.whole: list[str] = []
         self.products: list[tuple[int, ...]] = []
-        self.made: list[tuple[int, ...]] = []
+        self.made: set[tuple[int, ...]] = set()
         self.softmaxes: list[tuple[int, ...]] = []
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = getattr(func, "__name__", "").partition(".")[0].removeprefix("linalg_")
         out = func(*args, **(kwargs or {}))
         self.names.append(name)
+        if isinstance(out, Tensor):
+            self.made.add(tuple(out.shape))
         given = [arg for arg in args if isinstance(arg, Tensor)]
         if name in REDUCE and isinstance(out, Tensor) and not out.ndim and given and given[0].is_floating_point() and given[0].ndim > 1:
             self.whole.append(name)
         if name in PRODUCT:
             self.products += [tuple(tensor.shape) for tensor in (*given, out) if isinstance(tensor, Tensor)]
-            self.made += [tuple(out.shape)] if isinstance(out, Tensor) else []
         if name in SOFTMAX and isinstance(out, Tensor):
             self.softmaxes.append(tuple(out.shape))
         return out
@@ -80,7 +81,7 @@ def reduces_by(module: Module | None) -> str:
 
 
 def attends(module: Module | None, length: int) -> bool | None:
-    """Return whether a module computes a softmax, or a score for each pair of `length` positions; None if its calls are unknown."""
+    """Return whether a module computes a softmax, or a number for each pair of `length` positions; None if its calls are unknown."""
     calls = None if module is None else _calls(module)
     return None if calls is None else _attends(calls, length)
 
@@ -89,11 +90,11 @@ def model_attends(survey: Survey) -> bool:
     """Return whether the model does anywhere, for any of its sequences."""
     with _Calls() as calls:
         survey.runs.run(survey.base)
-    return any(_attends(calls, length) for length in (0, *survey.widths.values()))
+    return any(_attends(calls, length) for length in survey.widths.values())
 
 
 def _attends(calls: _Calls, length: int) -> bool:
-    return not (FUSED | SOFTMAX).isdisjoint(calls.names) or any(shape[-2:] == (length, length) for shape in calls.made)
+    return not (FUSED | SOFTMAX).isdisjoint(calls.names) or any(shape.count(length) > 1 for shape in calls.made)
 
 
 def approximates(module: Module | None, length: int, widths: Collection[int] = ()) -> bool:

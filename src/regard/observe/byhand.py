@@ -27,6 +27,7 @@ from regard.observe.scopes import Scope, batch_and_heads, kind_of, order_of, sta
 UNTOLD = "its examples and heads are in an order that does not show; a batch of one can be seen"
 IN_PARTS = "its weights are used in parts, which cannot be joined"
 EPS = torch.finfo(torch.float32).eps
+FEW_ROWS = 3
 FOLLOWED = {*PRODUCT, *MULTIPLY, *DROPOUT}
 """Functions that may use weights from no known softmax."""
 
@@ -348,7 +349,8 @@ class Follower:
     def _are_weights(self, tensor: Tensor, axis: int) -> bool:
         """Return whether values of unknown origin are weights: neither learned nor selected, with rows that sum to 1."""
         plain = tensor.is_floating_point() and tensor.dim() > 0 and tensor.shape[axis] > 1 and not is_learned(tensor)
-        if not plain or not has_numbers(tensor) or self._is_done(tensor) or not _sum_to_one(tensor, axis, least=64 * EPS):
+        few = plain and tensor.numel() <= FEW_ROWS * tensor.shape[axis]  # these may almost sum to 1 by chance
+        if not plain or not has_numbers(tensor) or self._is_done(tensor) or not _sum_to_one(tensor, axis, least=64 * EPS if few else 1e-3):
             return False
         return bool((tensor >= 0).all()) and not _is_mask(tensor) and self._foreign()
 
@@ -436,10 +438,7 @@ def _flat(args: Sequence[Any]) -> list[Any]:
 
 
 def _sum_to_one(weights: Tensor, axis: int = -1, *, least: float = 1e-3) -> bool:
-    """Return whether all rows are weights: they sum to 1, or to 0 with nothing to attend to.
-
-    A tensor of unknown origin, of one row perhaps, may sum to almost 1 by chance: for that the least tolerance must be small.
-    """
+    """Return whether all rows are weights: they sum to 1 within a least tolerance, or to 0 with nothing to attend to."""
     sums = weights.detach().sum(axis, dtype=torch.float32)
     exact = torch.finfo(weights.dtype).eps if weights.is_floating_point() else 0.0
     rounding = max(least, 4 * exact)  # in half precision also of the logarithms of weights

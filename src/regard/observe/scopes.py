@@ -153,6 +153,8 @@ def query_axis(scope: Scope, shape: Sequence[int]) -> int | None:
     """
     length = next((states[1] for states in scope.states if len(states) == 3 and states[0] == shape[0]), None)
     found = [axis for axis in range(1 - len(shape), -1) if shape[axis] == length]
+    if length == 1:  # any such axis is the query's, or as good as that
+        return -2 if not found or shape[-2] == 1 else found[0]
     return None if len(found) > 1 else found[0] if found else -2
 
 

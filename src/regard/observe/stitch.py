@@ -84,15 +84,15 @@ def _has_cache(group: list[AttentionCall], call: AttentionCall) -> bool:
     (queries, keys), (rows, before) = call.weights.shape[2:], group[-1].weights.shape[2:]
     done = sum(each.weights.shape[2] for each in group)
     begun = group[0].weights.shape[2] > 1 or group[0].weights.shape[3] == 1
-    if keys == before and done < keys and begun:  # a static cache, of which this call fills the next slots
-        return _reach(group[-1]) <= done < _reach(call)
+    if keys == before and _reach(call) <= queries:  # a prompt in a static cache
+        return False
     if not begun:  # one query of several keys, as in pooling, unless the keys are empty slots of a static cache
         return keys == before and _leaves_rest(group[0], 1) and _leaves_rest(call, done + queries)
     if keys > before + queries:  # from a prompt without slots to a static cache
         return _leaves_rest(call, done + queries)
     if queries == 1:  # a step of a generation; a sliding cache is cut once, behind a prompt
         return keys >= before or rows > 1
-    return keys == before + queries
+    return keys == before + queries or (keys == before and done + queries <= keys and _reach(group[-1]) <= done)
 
 
 def _check_once_per_step(group: list[AttentionCall], call: AttentionCall, found: str) -> None:
@@ -101,10 +101,11 @@ def _check_once_per_step(group: list[AttentionCall], call: AttentionCall, found:
     keys = [each.weights.shape[3] for each in (*group[-2:], call) if each.weights.shape[2] == 1]
     if found == "on" and len(keys) == 3 and keys[0] == keys[1] < keys[2]:
         raise ConfigError(f"{call.layer}: the steps of this generation have {keys[0]}, {keys[1]} and {keys[2]} keys: {several}")
-    done = sum(each.weights.shape[2] for each in group)
-    alike = group[-1].weights.shape == call.weights.shape and call.weights.shape[2] == 1 < done < call.weights.shape[3]
-    if found == "anew" and alike and _reach(group[-1]) == _reach(call) == done:
-        raise ConfigError(f"{call.layer}: two calls fill slot {done - 1} of a static cache: {several}")
+    last = (*group[-3:], call)
+    if found == "on" and len(last) == 4 and all(each.weights.shape[2:] == call.weights.shape[2:] for each in last) and keys[0] > 1:
+        first, second, third, fourth = map(_reach, last)
+        if first == second == third - 1 == fourth - 1 < keys[0]:
+            raise ConfigError(f"{call.layer}: two calls each fill slots {first - 1} and {first} of a static cache: {several}")
 
 
 def _leaves_rest(call: AttentionCall, count: int) -> bool:
@@ -113,9 +114,9 @@ def _leaves_rest(call: AttentionCall, count: int) -> bool:
 
 
 def _reach(call: AttentionCall) -> int:
-    """Return how many of its first keys the last query of a call attends to, in the example with the fewest."""
-    used = call.weights[:, :, -1].any(1)  # (B, S); queries of padding may attend to all
-    return int((used * torch.arange(1, used.shape[1] + 1)).amax(1).min()) if used.numel() else 0
+    """Return how many of its first keys the last query of a call attends to, in any example and head."""
+    used = call.weights[:, :, -1].flatten(0, 1).any(0).nonzero()  # other queries may be padding, which may attend to all
+    return int(used.max()) + 1 if used.numel() else 0
 
 
 def _continues_across(group: list[AttentionCall] | None, call: AttentionCall, before: str | None) -> str:

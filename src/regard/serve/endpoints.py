@@ -156,6 +156,11 @@ def one_or_more(item: Schema, limits: Limits, description: str) -> Schema:
     return {"anyOf": [item, {"type": "array", "items": item, "minItems": 1, "maxItems": limits.max_lines}], "description": description}
 
 
+def too_long(tokens: int, limits: Limits) -> HTTPError | None:
+    """Refuse a text of too many tokens for a method that may take a pass of the model for each of them."""
+    return None if tokens <= limits.max_explained else HTTPError(422, f"method: {tokens} tokens, expected at most {limits.max_explained}")
+
+
 def as_list(value: Any) -> list[Any]:
     """Return the items of a field of `one_or_more`."""
     return value if isinstance(value, list) else [value]

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from regard.data.lines import whole_characters
 from regard.data.parallel import join_inputs
 from regard.errors import ConfigError
-from regard.serve.endpoints import Answer, ServedModel, ServedTask, as_list, line_schema, object_schema, one_or_more, two_inputs
+from regard.serve.endpoints import Answer, ServedModel, ServedTask, as_list, line_schema, object_schema, one_or_more, too_long, two_inputs
 from regard.serve.http_errors import HTTPError
 from regard.serve.json_schema import Schema
 from regard.serve.limits import Limits
@@ -82,10 +83,22 @@ def _score(translator: Translator, pairs: Sequence[_Pair], *_: object) -> list[A
     return answers
 
 
-def _align(translator: Translator, pairs: Sequence[_Pair], *_: object) -> list[Answer]:
+def _width(pair: _Pair) -> int:
+    """Return the characters of a pair; one that takes a pass for each token fills a batch, so that others wait for one only."""
+    return len(pair.source) + len(pair.target) if pair.method == "attention" else sys.maxsize
+
+
+def _align(translator: Translator, pairs: Sequence[_Pair], _: object, limits: Limits) -> list[Answer]:
+    vocabularies = translator.run.vocabularies
+
     def link(pair: _Pair, lack: str) -> Answer:
         if lack:
             return HTTPError(422, lack)
+        if pair.method != "attention":
+            sides = (vocabularies.source, pair.source), (vocabularies.target, pair.target)
+            refused = too_long(max(len(side.encode_ids([text])[0]) for side, text in sides), limits)
+            if refused is not None:
+                return refused
         try:
             (links,) = find_links(translator.run, [(pair.source, pair.target)], unit=pair.unit, method=pair.method)
         except ConfigError as error:
@@ -106,7 +119,7 @@ SCORING = ServedTask(
     ),
     fields=_fields,
     items=_pairs,
-    width=lambda pair: len(pair.source) + len(pair.target),
+    width=_width,
     answer=_score,
     records=lambda *_: [],
 )

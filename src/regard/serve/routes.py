@@ -31,6 +31,7 @@ from regard.serve.endpoints import (
     object_schema,
     one_or_more,
     reads_images,
+    too_long,
     two_inputs,
 )
 from regard.serve.http_errors import HTTPError
@@ -255,15 +256,10 @@ def _explained(
     explain: Callable[[AttentionRecord, Any], AttentionRecord],
     limits: Limits,
 ) -> list[RecordOrError]:
-    return [record and (_too_long(record, limits) or explain(record, item)) for record, item in zip(records, items, strict=True)]
-
-
-def _too_long(record: AttentionRecord, limits: Limits) -> HTTPError | None:
-    # Each output may take a pass of the model for each input.
-    longest = max(map(len, record.items.values()))
-    if longest <= limits.max_explained:
-        return None
-    return HTTPError(422, f"method: {longest} tokens, expected at most {limits.max_explained}")
+    return [
+        record and (too_long(max(map(len, record.items.values())), limits) or explain(record, item))
+        for record, item in zip(records, items, strict=True)
+    ]
 
 
 PROBABILITY = {"type": "number", "minimum": 0, "maximum": 1}
