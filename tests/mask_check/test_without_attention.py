@@ -65,6 +65,33 @@ def test_a_leak_without_attention_is_not_blamed_on_a_mask(mix: str, cause: str) 
     assert "mask" not in result.cause
 
 
+def test_positions_of_a_long_row_that_see_later_ones_are_named() -> None:
+    longer = torch.randint(1, V, (4, 40), generator=torch.Generator().manual_seed(3))  # too long to try each position
+    found = check(Model(Mixer("next")), longer, causal=True)["future tokens"]
+    assert found.cause.startswith("later tokens are seen at position"), found.cause
+    assert "alone, of those before them: tokens are shifted" in found.cause
+
+
+class Sigmoid(nn.Module):
+    """Attention without a softmax, with weights (B, T, H, S), whose mask hides more or less than later positions."""
+
+    def __init__(self, diagonal: int) -> None:
+        super().__init__()
+        self.diagonal, self.project = diagonal, nn.Linear(E, 3 * E)
+
+    def forward(self, x: Tensor) -> Tensor:
+        query, key, value = self.project(x).unflatten(-1, (3, 4, -1)).unbind(2)  # (B, T, H, D)
+        keep = torch.ones(x.shape[1], x.shape[1]).tril(self.diagonal)
+        weights = torch.einsum("bthd,bshd->bths", query, key).sigmoid() * keep[:, None]
+        return torch.einsum("bths,bshd->bthd", weights, value).flatten(2)
+
+
+def test_attention_without_a_softmax_is_attention() -> None:
+    found = check(Model(Sigmoid(-1)), tokens(), causal=True)["own token"]
+    assert (found.verdict, found.module) == ("leak", "layer")
+    assert "off by one: position t attends to t + 1" in check(Model(Sigmoid(1)), tokens(), causal=True)["future tokens"].cause
+
+
 class Divides(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         return x * 0.0 / (x - x)

@@ -44,6 +44,15 @@ def test_queries_are_found_among_the_axes_of_grouped_heads(axes: str, order: tup
         model(torch.randn(4, HEADS, WIDTH))  # as many tokens as heads that share keys
 
 
+@pytest.mark.parametrize(("axes", "order"), [("btgrs", (0, 2, 3, 1, 4)), ("bgrts", (0, 1, 2, 3, 4))])
+def test_a_single_query_is_found_among_axes_of_one_entry(axes: str, order: tuple[int, ...]) -> None:
+    model = nn.Sequential(GroupAttention(axes, multiplies=False))
+    with regard.watch(model) as seen:
+        model(torch.randn(4, 1, WIDTH))
+    assert isinstance(model[0], GroupAttention)
+    assert torch.equal(seen[0].weights, model[0].weights.permute(*order).flatten(1, 2))
+
+
 class Tied(nn.Module):
     """Two encoders of two layers that all share the projections of one."""
 
