@@ -267,6 +267,7 @@ def test_a_mistake_of_ours_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) 
         (["view", "none.json"], "none.json: holds no records"),
         (["view", "{run}", "--text", "a", "--text", "b", "--target", "c"], "--target: goes with one sentence, found 2"),
         (["evaluate", "{run}", "--source", "a", "--target", "a", "--json", "x", "--output", "x"], "--json and --output: both name x"),
+        (["check", "{run}", "--json", "loop"], "--json loop: a link that leads back to itself"),
         (["evaluate", "{run}", "--source", "a", "--target", "a", "--baseline", "nowhere"], "nowhere: no such run folder"),
         (["evaluate", "{run}", "--source", "a", "--target", "a", "--link-unit", "letter"], "'letter' is not one of 'word', 'character'"),
         (["generate", "copy", "--out", "a"], "a/train.source: cannot be written"),
@@ -285,6 +286,7 @@ def test_a_mistake_gets_one_line_of_advice(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("a").write_text("a\nb\n")
+    Path("loop").symlink_to("loop")
     write_records("none.json", [])
     write_records("records.json", [])
     code, out, err = call(*(str(word).replace("{run}", str(folder / "run")) for word in words), stdin=b"a\n")
@@ -292,7 +294,7 @@ def test_a_mistake_gets_one_line_of_advice(
     assert err.startswith("regard: error: ")
     assert err.count("\n") == 1
     assert message in err
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "none.json", "records.json"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "loop", "none.json", "records.json"]
 
 
 def test_the_version_is_printed(call: Callable[..., tuple[int, bytes, str]]) -> None:

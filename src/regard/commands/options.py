@@ -111,7 +111,10 @@ def refuse_overwriting(
     """
     places: dict[Path, str] = {}
     for option, path in outputs.items():
-        if path is not None and (other := places.setdefault(path.resolve(), option)) != option:
+        place = None if path is None else Path(os.path.realpath(path))
+        if place is not None and place.is_symlink():
+            raise ConfigError(f"{option} {path}: a link that leads back to itself")
+        if place is not None and (other := places.setdefault(place, option)) != option:
             raise ConfigError(f"{other} and {option}: both name {path}")
     given = [Path(path) for path in inputs if path is not None]
     read = [path.stat() for path in given if path.is_file()]
@@ -156,7 +159,7 @@ def _image_endings() -> tuple[str, ...]:
 
 
 def _belongs(path: Path, folder: Path) -> bool:
-    path, folder = path.resolve(), folder.resolve()
+    path, folder = Path(os.path.realpath(path)), Path(os.path.realpath(folder))
     if not path.is_file() or folder not in path.parents:
         return False
     run, below = (folder / "config.yaml").is_file(), path.parent != folder

@@ -390,7 +390,7 @@ def write_files(contents: Mapping[Path, bytes]) -> None:
             if path.exists() and not path.is_file():
                 path.write_bytes(data)
                 continue
-            place = path.resolve()
+            place = Path(os.path.realpath(path))  # of a loop of links: itself
             if place in temporary:
                 raise DataError(f"{path}: another output is written to the same file")
             place.parent.mkdir(parents=True, exist_ok=True)
