@@ -27,6 +27,10 @@ class Mixer(nn.Module):
             return self.project(x.cumsum(1) - x)
         if self.mix == "previous":
             return self.project(torch.cat([torch.zeros_like(x[:, :1]), x[:, :-1]], 1))
+        if self.mix == "gated":
+            return self.project(torch.cat([torch.zeros_like(x[:, :1]), x[:, :-1] * self.project(x[:, :-1]).softmax(-1)], 1))
+        if self.mix == "decayed":
+            return self.project(torch.cat([torch.zeros_like(x[:, :1]), x[:, :-1] * (-self.project(x[:, :-1]).exp()).exp()], 1))
         if self.mix == "next":
             return self.project(torch.cat([x[:, 1:], torch.zeros_like(x[:, :1])], 1))
         if self.mix == "later":
@@ -45,7 +49,7 @@ class Model(nn.Module):
         return self.head(x + self.layer(x))
 
 
-@pytest.mark.parametrize("mix", ["earlier", "previous"])
+@pytest.mark.parametrize("mix", ["earlier", "previous", "gated", "decayed"])
 def test_a_sum_of_earlier_tokens_leaves_the_token_itself_to_the_residual_connection(mix: str) -> None:
     assert_no_leaks(Model(Mixer(mix)), tokens(), causal=True)
 
@@ -100,7 +104,25 @@ class Divides(nn.Module):
 def test_nan_without_a_softmax_is_not_blamed_on_one() -> None:
     result = check(Model(Divides()), tokens(), causal=True)["finite values"]
     assert (result.verdict, result.module) == ("leak", "layer")
-    assert result.cause.startswith("the model computes no softmax")
+    assert result.cause.startswith("layer computes no softmax")
+
+
+class Attends(nn.Module):
+    """Attends, and divides zero by zero beside or after that."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention, self.divides = nn.MultiheadAttention(E, 4, batch_first=True), Divides()
+
+    def forward(self, x: Tensor) -> Tensor:
+        mask = nn.Transformer.generate_square_subsequent_mask(x.shape[1])
+        return self.divides(self.attention(x, x, x, attn_mask=mask, need_weights=False)[0])
+
+
+def test_nan_is_not_blamed_on_the_softmax_of_another_module() -> None:
+    result = check(Model(Attends()), tokens(), causal=True)["finite values"]
+    assert (result.verdict, result.module) == ("leak", "layer.divides")
+    assert result.cause.startswith("layer.divides computes no softmax")
 
 
 class Encoder(nn.Module):
@@ -123,3 +145,22 @@ def test_nan_of_the_fused_path_alone_is_found_in_its_module() -> None:
     assert (found.verdict, found.module) == ("leak", "encoder.layers.0.self_attn")
     assert "in torch's fused path alone" in found.cause
     assert report["training mode, future tokens"].cause.startswith("the causal mask is inverted")
+
+
+class Tied(nn.Module):
+    """Two layers whose attentions share weights, the second with an inverted mask."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.TransformerEncoderLayer(E, 4, 2 * E, dropout=0.0, batch_first=True) for _ in range(2))
+        first, second = (layer.get_submodule("self_attn") for layer in self.layers)
+        for name in ("in_proj_weight", "in_proj_bias"):
+            setattr(second, name, getattr(first, name))
+
+    def forward(self, x: Tensor) -> Tensor:
+        later = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool).triu(1)
+        return self.layers[1](self.layers[0](x, src_mask=later), src_mask=~later)
+
+
+def test_nan_of_the_fused_path_is_placed_in_the_layer_whose_turn_it_is() -> None:
+    assert check(Model(Tied()).eval(), tokens(), causal=True)["finite values"].module == "layer.layers.1.self_attn"

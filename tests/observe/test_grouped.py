@@ -44,6 +44,58 @@ def test_queries_are_found_among_the_axes_of_grouped_heads(axes: str, order: tup
         model(torch.randn(4, HEADS, WIDTH))  # as many tokens as heads that share keys
 
 
+class HeadAttention(nn.Module):
+    """Attention that is given projected heads: queries (B, T, H, D) or (B, H, T, D), keys and values of G heads likewise."""
+
+    def __init__(self, axes: str, *, first: bool) -> None:
+        super().__init__()
+        self.axes, self.first = axes, first
+        self.weights = torch.empty(0)
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        if self.first:
+            q, k, v = (x.transpose(1, 2) for x in (q, k, v))
+        self.weights = torch.einsum(f"btgrd,bsgd->{self.axes}", q.unflatten(2, (GROUPS, HEADS)), k).softmax(-1)
+        values = v.transpose(1, 2)
+        return self.weights @ (values[:, None] if self.axes == "btgrs" else values[:, :, None])
+
+
+class Projected(nn.Module):
+    """Projects tokens to heads, and has an attention module attend."""
+
+    def __init__(self, attention: HeadAttention) -> None:
+        super().__init__()
+        self.attention = attention
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        x = nn.functional.one_hot(tokens, WIDTH).float().unflatten(-1, (-1, 4))
+        x = x.transpose(1, 2) if self.attention.first else x
+        return self.attention(x, *(x.narrow(1 if self.attention.first else 2, start, GROUPS) for start in (0, 2)))
+
+
+@pytest.mark.parametrize("first", [False, True])
+@pytest.mark.parametrize(("axes", "order"), [("btgrs", (0, 2, 3, 1, 4)), ("bgrts", (0, 1, 2, 3, 4))])
+def test_queries_are_found_without_states(axes: str, order: tuple[int, ...], first: bool) -> None:
+    attention = HeadAttention(axes, first=first)
+
+    def heads(length: int, count: int) -> Tensor:
+        return torch.randn((4, count, length, 4) if first else (4, length, count, 4))
+
+    for length in (5, 1, GROUPS, HEADS):
+        q, k, v = heads(length, GROUPS * HEADS), heads(7, GROUPS), heads(7, GROUPS)
+        if length == HEADS:  # neither the queries nor the keys tell
+            with pytest.raises(ConfigError, match="which of its axes counts queries"), regard.watch(attention):
+                attention(q, k, v)
+            continue
+        with regard.watch(attention) as seen:
+            attention(q, k, v)
+        assert torch.equal(seen[0].weights, attention.weights.permute(*order).flatten(1, 2))
+    model = Projected(attention)
+    with regard.watch(model) as seen:
+        model(torch.randint(0, WIDTH, (4, 6)))
+    assert torch.equal(seen[0].weights, attention.weights.permute(*order).flatten(1, 2))
+
+
 @pytest.mark.parametrize(("axes", "order"), [("btgrs", (0, 2, 3, 1, 4)), ("bgrts", (0, 1, 2, 3, 4))])
 def test_a_single_query_is_found_among_axes_of_one_entry(axes: str, order: tuple[int, ...]) -> None:
     model = nn.Sequential(GroupAttention(axes, multiplies=False))
@@ -100,6 +152,18 @@ def test_a_model_called_with_other_weights_is_seen(gradients: bool) -> None:
     assert [call.layer for call in seen] == ["layers.0.self_attn", "layers.1.self_attn"]
     for one, two in zip(seen, expected, strict=True):
         torch.testing.assert_close(one.weights, two.weights)
+
+
+def test_weights_that_two_layers_exchange_leave_each_layer_its_name() -> None:
+    layer = nn.TransformerEncoderLayer(16, 4, 32, dropout=0.0, batch_first=True)
+    model = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False).eval()
+    own = dict(model.named_parameters())
+    other = {"0": "1", "1": "0"}
+    exchanged = {name: own[f"layers.{other[name[7]]}{name[8:]}"] for name in own}
+    with torch.no_grad(), regard.watch(model) as seen:
+        model(torch.randn(2, 5, 16))
+        torch.func.functional_call(model, exchanged, (torch.randn(2, 5, 16),))
+    assert [call.layer for call in seen] == ["layers.0.self_attn", "layers.1.self_attn"] * 2
 
 
 class Gated(nn.Module):

@@ -277,6 +277,17 @@ def test_experts_that_are_weighed_are_no_attention() -> None:
     assert [call.layer for call in seen] == ["0"]
 
 
+@pytest.mark.parametrize(("spelling", "layers"), [("einsum", ["0"]), ("rectified", []), ("logarithms", [])])
+def test_in_a_block_with_a_state_space_a_softmax_alone_is_attention(spelling: str, layers: list[str]) -> None:
+    class MambaFormerBlock(Mixer):
+        pass
+
+    model = nn.Sequential(MambaFormerBlock(SEEN[spelling][0]))
+    with regard.watch(model, strict=False) as seen:
+        model(torch.randn(3, 5, 7))
+    assert [call.layer for call in seen] == layers
+
+
 def test_heads_of_products_are_heads() -> None:
     class Heads(nn.Module):
         def forward(self, x: Tensor) -> Tensor:

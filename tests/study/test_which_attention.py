@@ -71,7 +71,11 @@ FUSION = ["lin2017_entailment", "gated fusion is better than concatenation", "si
             "lowest mean AER",
         ),
         ("study_findings", verdict(FUSION, "not shown"), "'not shown', but the page rests on"),
-        ("study_findings", verdict(["li2019_plateau", "crossed co-attention is better than the Transformer", "multi30k"], "suggests"), "rests on"),
+        (
+            "study_findings",
+            verdict(["li2019_plateau", "crossed co-attention is better than the Transformer", "multi30k"], "suggests"),
+            "rests on",
+        ),
     ],
 )
 def test_a_recommendation_that_its_table_contradicts_is_refused(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from regard.mask_check.dependence import Module
@@ -17,8 +17,10 @@ RANDOM = {
 }
 """Functions that draw at random, besides dropout."""
 REDUCE = {"max", "min", "amax", "amin", "mean", "sum", "norm", "vector_norm", "std", "var", "median", "quantile"}
+MULTIPLY = {"mul", "__mul__", "multiply"}
 PRODUCT = {"matmul", "__matmul__", "__rmatmul__", "bmm", "baddbmm", "einsum", "mm"}
-SOFTMAX = {"softmax", "special_softmax", "exp", "exp_"}
+SOFTMAX = {"softmax", "special_softmax"}
+EXP = {"exp", "exp_"}
 FUSED = {"scaled_dot_product_attention", "multi_head_attention_forward", "flex_attention"}
 
 
@@ -31,6 +33,7 @@ class _Calls(TorchFunctionMode):
         products: shapes of the operands and results of matrix products.
         made: shapes of all results.
         softmaxes: shapes of the results of softmaxes and exponentials.
+        weighs: whether one of these was of products of activations, as scores of queries and keys are, not those of a gate or router.
     """
 
     def __init__(self) -> None:
@@ -40,6 +43,8 @@ class _Calls(TorchFunctionMode):
         self.products: list[tuple[int, ...]] = []
         self.made: set[tuple[int, ...]] = set()
         self.softmaxes: list[tuple[int, ...]] = []
+        self.weighs = False
+        self._scores: dict[int, Tensor] = {}
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = getattr(func, "__name__", "").partition(".")[0].removeprefix("linalg_")
@@ -47,14 +52,26 @@ class _Calls(TorchFunctionMode):
         self.names.append(name)
         if isinstance(out, Tensor):
             self.made.add(tuple(out.shape))
-        given = [arg for arg in args if isinstance(arg, Tensor)]
+        given = [part for arg in args for part in (arg if isinstance(arg, list | tuple) else (arg,)) if isinstance(part, Tensor)]
+        scores = any(id(tensor) in self._scores for tensor in given)
         if name in REDUCE and isinstance(out, Tensor) and not out.ndim and given and given[0].is_floating_point() and given[0].ndim > 1:
             self.whole.append(name)
         if name in PRODUCT:
             self.products += [tuple(tensor.shape) for tensor in (*given, out) if isinstance(tensor, Tensor)]
-        if name in SOFTMAX and isinstance(out, Tensor):
+        if name in PRODUCT or name == "linear":
+            scores = sum(not _is_learned(tensor) for tensor in given) > 1
+        elif name in MULTIPLY:  # the products of entries, which a sum may follow
+            scores |= sum(tensor.dim() > 1 and not _is_learned(tensor) for tensor in given) > 1
+        if name in SOFTMAX | EXP and isinstance(out, Tensor):
             self.softmaxes.append(tuple(out.shape))
+            self.weighs |= scores
+        if scores:
+            self._scores |= {id(part): part for part in (out if isinstance(out, tuple) else (out,)) if isinstance(part, Tensor)}
         return out
+
+
+def _is_learned(tensor: Tensor) -> bool:
+    return isinstance(tensor, nn.Parameter) or isinstance(tensor._base, nn.Parameter)
 
 
 def _calls(module: Module) -> _Calls | None:
@@ -81,20 +98,18 @@ def reduces_by(module: Module | None) -> str:
 
 
 def attends(module: Module | None, length: int) -> bool | None:
-    """Return whether a module computes a softmax, or a number for each pair of `length` positions; None if its calls are unknown."""
+    """Return whether a module computes a softmax of scores, or a number for each pair of `length` positions; None if that is unknown."""
     calls = None if module is None else _calls(module)
-    return None if calls is None else _attends(calls, length)
+    return None if calls is None else calls.weighs or bool(FUSED & {*calls.names}) or any(shape.count(length) > 1 for shape in calls.made)
 
 
-def model_attends(survey: Survey) -> bool:
-    """Return whether the model does anywhere, for any of its sequences."""
-    with _Calls() as calls:
-        survey.runs.run(survey.base)
-    return any(_attends(calls, length) for length in survey.widths.values())
-
-
-def _attends(calls: _Calls, length: int) -> bool:
-    return not (FUSED | SOFTMAX).isdisjoint(calls.names) or any(shape.count(length) > 1 for shape in calls.made)
+def computes_softmax(survey: Survey, module: Module | None) -> bool:
+    """Return whether a module computes a softmax, or exponentials of scores; without a module that is known, whether the model does."""
+    calls = None if module is None else _calls(module)
+    if calls is None:
+        with _Calls() as calls:
+            survey.runs.run(survey.base)
+    return calls.weighs or not (FUSED | SOFTMAX).isdisjoint(calls.names)
 
 
 def approximates(module: Module | None, length: int, widths: Collection[int] = ()) -> bool:

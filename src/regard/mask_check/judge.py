@@ -16,7 +16,7 @@ from regard.mask_check.adapter import Sequence
 from regard.mask_check.cache import cache_probe, cause_of_cache, cause_of_chunks, locate_in_steps, step_through
 from regard.mask_check.causes import cause_of, of_experts
 from regard.mask_check.dependence import Module
-from regard.mask_check.evidence import attends, model_attends
+from regard.mask_check.evidence import attends, computes_softmax
 from regard.mask_check.examples import collate, with_other
 from regard.mask_check.layout import NOTHING, Difference, Match, same_rows, spread
 from regard.mask_check.locate import Origin, describe, fused_nan, inside, locate
@@ -207,21 +207,23 @@ def finite(survey: Survey) -> Result:
             )
             if one.size:
                 origin = describe(survey, survey.events, place, one)
-                return _leak(base, survey, origin, _marked(found, survey.limit(name)), _why_nan(survey))
+                return _leak(base, survey, origin, _marked(found, survey.limit(name)), _why_nan(survey, origin))
         module = fused_nan(survey)
         where = "outside of the modules" if module is None else "in torch's fused path alone, without gradients"
-        told = _leak(base, survey, None, _marked(found, survey.limit(name)), f"NaN arises {where}; {_why_nan(survey)}")
+        told = _leak(base, survey, None, _marked(found, survey.limit(name)), f"NaN arises {where}; {_why_nan(survey, None)}")
         return told if module is None else replace(told, module=module, kind="MultiheadAttention")
     return Result(check, check, "ok", says)
 
 
-def _why_nan(survey: Survey) -> str:
+def _why_nan(survey: Survey, origin: Origin | None) -> str:
     """Name parameters that are NaN, or explain a softmax without any key: if inverted masks give no NaN, the masks are inverted."""
     model = survey.runs.model
     if broken := [name for name, tensor in (*model.named_parameters(), *model.named_buffers()) if tensor.isnan().any()]:
         return f"the model itself holds NaN, in {listed(broken, most=3)}; load or initialise it again"
-    if not model_attends(survey):
-        return "the model computes no softmax: a division by zero, a logarithm or root of a wrong number, or an overflow"
+    module = None if origin is None else Module(survey, origin, survey.base, train=False)
+    if not computes_softmax(survey, module):
+        place = "the model" if origin is None or module is None or not module.named else origin.module or "it"
+        return f"{place} computes no softmax: a division by zero, a logarithm or root of a wrong number, or an overflow"
     cause = "a position has nothing to attend to: the softmax of a row that is masked everywhere is NaN"
     masks = {key: values._replace(real=values.padding, padding=values.real) for key, values in survey.template.masks.items()}
     if not masks:

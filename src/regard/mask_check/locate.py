@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import itertools
+from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
@@ -93,13 +94,15 @@ def inside(survey: Survey, probe: Probe) -> Origin | None:
 
 def fused_nan(survey: Survey) -> str | None:
     """Return the first `nn.MultiheadAttention` in whose fused path, which hooks would turn off, a number becomes NaN; None: none."""
-    found: list[Tensor] = []
+    found: list[tuple[Tensor, int]] = []
+    calls: Counter[int] = Counter()
 
     def noting(whole: Callable[..., Any], weight: int) -> Callable[..., Any]:
         def call(*args: Any, **kwargs: Any) -> Any:
             out = whole(*args, **kwargs)
             if _is_nan(out[0] if isinstance(out, tuple) else out) and not _is_nan(args[0]):
-                found.append(args[weight])
+                found.append((args[weight], calls[id(args[weight])]))
+            calls[id(args[weight])] += 1
             return out
 
         return call
@@ -108,8 +111,12 @@ def fused_nan(survey: Survey) -> str | None:
         for name, weight in {"_transformer_encoder_layer_fwd": 3, "_native_multi_head_attention": 5}.items():
             stack.enter_context(patch.object(torch, name, noting(getattr(torch, name), weight)))
         survey.runs.run(survey.base)
-    named = survey.runs.model.named_parameters()
-    return next((name.removesuffix(".in_proj_weight") for name, each in named if found and each is found[0]), None)
+    if not found:
+        return None
+    weight, before = found[0]
+    named = survey.runs.model.named_parameters(remove_duplicate=False)  # modules that share weights take turns
+    names = [name.removesuffix(".in_proj_weight") for name, each in named if each is weight]
+    return names[before % len(names)] if names else None
 
 
 def _is_nan(tensor: Tensor) -> bool:

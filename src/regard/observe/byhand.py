@@ -17,12 +17,12 @@ from torch import Tensor
 
 from regard.observe.call import AttentionCall
 from regard.observe.folded import Context
-from regard.observe.functions import ADD, CAST, CHOOSE, DIVIDE, DROPOUT, EACH, EXPERTS, MULTIPLY, OTHER_SUMS, PICK, SUM
+from regard.observe.functions import ADD, CAST, CHOOSE, DIVIDE, DROPOUT, EACH, EXPERTS, MULTIPLY, OTHER_SUMS, PICK, STATE_SPACES, SUM
 from regard.observe.held import Held, Weighted
 from regard.observe.labels import JOINED, MOVED, PARTS, TURNED, Entries, labels_behind, same_along, tells_keys
 from regard.observe.parts import Parts, own_keys
 from regard.observe.products import PRODUCT, Factor, factors, has_numbers, is_learned
-from regard.observe.scopes import Scope, batch_and_heads, kind_of, order_of, states_of
+from regard.observe.scopes import Scope, around_of, batch_and_heads, kind_of, order_of, states_of
 
 UNTOLD = "its examples and heads are in an order that does not show; a batch of one can be seen"
 IN_PARTS = "its weights are used in parts, which cannot be joined"
@@ -64,15 +64,10 @@ class Follower:
     def begin(self, out: Any, scopes: Sequence[Scope], axis: int, *, exponents: bool = False) -> Held | None:
         """Follow the result of a softmax over an axis, or exponents, for the innermost watched module."""
         scope = scopes[-1]
-        if (
-            not isinstance(out, Tensor)
-            or out.dim() < 1
-            or (exponents and not out.numel())
-            or (not scope.attends and EXPERTS.search(type(scope.module).__name__))
-        ):
+        if not isinstance(out, Tensor) or out.dim() < 1 or (exponents and not out.numel()) or _is_other(scope, softmax=not exponents):
             return None
         self._chains += 1
-        scope.kind, scope.states, scope.several = kind_of(scopes), states_of(scopes), False
+        scope.kind, scope.states, scope.around, scope.lacking = kind_of(scopes), states_of(scopes), around_of(scopes), ()
         shape = list(out.shape)
         shape.append(shape.pop(axis))
         keys = torch.arange(out.shape[axis], device=out.device).view([-1 if at == axis % out.dim() else 1 for at in range(out.dim())])
@@ -100,7 +95,7 @@ class Follower:
             return
         held = next(self._held_among(args, kwargs), None)
         given = args[0] if args else kwargs.get("input")
-        if held is None and scopes and isinstance(given, Tensor) and self._are_weights(given, -1):
+        if held is None and scopes and isinstance(given, Tensor) and self._are_weights(given, -1, scopes[-1]):
             held = self.begin(given, scopes, -1)
         if held is not None and held.weights is held.tensor and _in_place(name, args, kwargs):
             held.weights = held.weights.clone()
@@ -191,7 +186,14 @@ class Follower:
             weighted = self._weighted.get(id(factor.tensor)) if held is None else None
             if weighted is not None and values and weighted.sums(axis):
                 self._miss(weighted.held, f"its weighted values go through {name}")
-            if held is None and weighted is None and axis is not None and values and scopes and self._are_weights(factor.tensor, axis):
+            if (
+                held is None
+                and weighted is None
+                and axis is not None
+                and values
+                and scopes
+                and self._are_weights(factor.tensor, axis, scopes[-1])
+            ):
                 held = self.begin(factor.tensor, scopes, axis)
             if held is None or held.summed:
                 continue
@@ -204,7 +206,7 @@ class Follower:
                     self._held[id(out)] = replace(held, tensor=out, weights=factor.arranged(held.weights), summed=True)
             elif whole:
                 plain = factor.query == -2 and axis == -1
-                held.scope.several = factor.several
+                held.scope.lacking = factor.lacking
                 self._give(held if plain else replace(held, lead=None), factor.arranged(held.weights), out)
             elif not values and isinstance(out, Tensor) and out.shape == factor.tensor.shape:  # heads are mixed
                 self._held[id(out)] = replace(held, tensor=out, weights=out)
@@ -226,7 +228,7 @@ class Follower:
                     self._note_beside(held)
                 continue
             if held is None and scopes and given.numel() < out.numel() and given.dim() == out.dim():
-                axes = [axis for axis in range(given.dim()) if given.shape[axis] > 1 and self._are_weights(given, axis)]
+                axes = [axis for axis in range(given.dim()) if given.shape[axis] > 1 and self._are_weights(given, axis, scopes[-1])]
                 held = self.begin(given, scopes, axes[-1]) if axes else None
             other = self._held.get(id(values))
             if held is None or held.summed or (other is not None and other.chain == held.chain):
@@ -278,7 +280,8 @@ class Follower:
         weights = entries.arranged(held.weights, held.keys, axes) if weighted.tensor.numel() else held.weights
         if weights is None:
             return
-        held.scope.several = bool(weighted.tensor.numel()) and entries.grouped()
+        grouped = bool(weighted.tensor.numel()) and entries.grouped()
+        held.scope.lacking = tuple(range(1 - weights.dim(), -1)) if grouped else ()
         if held.raw:
             self._held[id(out)] = replace(held, tensor=out, weights=weights, summed=True)
         elif weighted.lost or (held.lost and not _sum_to_one(weights)):
@@ -346,11 +349,17 @@ class Follower:
             if isinstance(each, Tensor) and each.is_floating_point():
                 self._done[id(each)] = weakref.ref(each)
 
-    def _are_weights(self, tensor: Tensor, axis: int) -> bool:
+    def _are_weights(self, tensor: Tensor, axis: int, scope: Scope) -> bool:
         """Return whether values of unknown origin are weights: neither learned nor selected, with rows that sum to 1."""
         plain = tensor.is_floating_point() and tensor.dim() > 0 and tensor.shape[axis] > 1 and not is_learned(tensor)
         few = plain and tensor.numel() <= FEW_ROWS * tensor.shape[axis]  # these may almost sum to 1 by chance
-        if not plain or not has_numbers(tensor) or self._is_done(tensor) or not _sum_to_one(tensor, axis, least=64 * EPS if few else 1e-3):
+        if (
+            not plain
+            or _is_other(scope, softmax=False)
+            or not has_numbers(tensor)
+            or self._is_done(tensor)
+            or not _sum_to_one(tensor, axis, least=64 * EPS if few else 1e-3)
+        ):
             return False
         return bool((tensor >= 0).all()) and not _is_mask(tensor) and self._foreign()
 
@@ -431,6 +440,12 @@ class Follower:
             context.held.parts.recorded = self._record(context.held.scope, weights)
             self._contexts = {key: other for key, other in self._contexts.items() if other.held is not context.held}
         self._contexts |= {id(each.tensor): each for each in more}
+
+
+def _is_other(scope: Scope, *, softmax: bool) -> bool:
+    """Return whether the softmax, or other factors, of a module are no attention, by its class name."""
+    name = type(scope.module).__name__
+    return not scope.attends and bool(EXPERTS.search(name) or (not softmax and STATE_SPACES.search(name)))
 
 
 def _flat(args: Sequence[Any]) -> list[Any]:

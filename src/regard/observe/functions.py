@@ -39,7 +39,7 @@ OTHER_SUMS = {
     ),
     *("index_add", "index_add_", "scatter_add", "scatter_add_", "scatter_reduce", "scatter_reduce_", "segment_reduce", "cumsum", "mean"),
 }
-EXPERTS = re.compile(
-    r"M[oO]E|Moe|Expert|Mixture|Rout(?:er|ing)|Gat(?:e|ing)(?![a-z])|Loss|Hyper_?Conn|MHC|mHC|Mamba|BambaMixer|H1Mixer|SSM|DeltaNet"
-)
-"""Class names whose softmax is no attention: routers of experts, losses, hyper-connections that mix residual streams, state spaces."""
+EXPERTS = re.compile(r"M[oO]E|Moe|Expert|Mixture|Rout(?:er|ing)|Gat(?:e|ing)(?![a-z])|Loss|Hyper_?Conn|MHC|mHC")
+"""Class names whose softmax is no attention: routers of experts, losses, hyper-connections that mix residual streams."""
+STATE_SPACES = re.compile(r"Mamba|BambaMixer|H1Mixer|SSM|DeltaNet")
+"""Class names whose exponentials and other factors are no attention: decays of states. Their softmax is, as in a block of both."""

@@ -102,7 +102,7 @@ class Observer:
         self.reached = False
         self._model, self._names, self._heads, self._areas = model, names, heads, areas
         self._wanted = set(names.values())
-        self._weights = names_of_weights(model, names)
+        self._weights: dict[int, list[str]] = {}  # of the outermost call that is running
         self._turns: Counter[tuple[int, str]] = Counter()
         self._left: list[Scope] = []
         self._work = _Work(self._by_hand, self._retract, self._left.append)
@@ -200,6 +200,7 @@ class Observer:
         if not work.scopes:
             work.follower.clear()
             self._turns.clear()
+            self._weights = {}
             self._mode.__exit__(None, None, None)
 
     def _lose(self, scope: Scope, why: str) -> None:
@@ -309,9 +310,9 @@ class Observer:
 
         Modules that share a weight take turns, within the innermost active one.
         """
+        if not any(id(arg) in self._weights for arg in given):  # torch.func.functional_call puts other weights in their place
+            self._weights = names_of_weights(self._model, self._names)
         known = self._weights
-        if not any(id(arg) in known for arg in given):  # torch.func.functional_call puts other weights in their place
-            known = names_of_weights(self._model, self._names)
         weight = next((id(arg) for arg in given if id(arg) in known), None)
         if weight is None:
             return otherwise
@@ -354,7 +355,7 @@ class Observer:
     def _by_hand(self, scope: Scope, weights: Tensor) -> AttentionCall | None:
         weights = weights.detach()
         order = order_of(scope, weights.shape) if weights.dim() in (3, 4) else "examples"
-        axis = query_axis(scope, weights.shape) if weights.dim() > 4 and scope.several else -2
+        axis = query_axis(scope, weights.shape) if weights.dim() > 4 and len(scope.lacking) > 1 else -2
         if axis is None or (order == "unclear" and weights.dim() == 3):
             scope.lost, scope.missed = UNCLEAR if axis else UNCLEAR_QUERIES, True
             self._left.append(scope)
@@ -366,7 +367,7 @@ class Observer:
             weights = alone if scope.num_heads is None else weights.unflatten(0, (-1, scope.num_heads))
         elif order == "heads":
             weights = weights.transpose(0, 1)
-        elif weights.dim() > 4 and weights.shape[0] in batches_of(scope, weights.shape):
+        elif weights.dim() > 4 and (len(scope.lacking) > 1 or weights.shape[0] in batches_of(scope, weights.shape)):
             weights = weights.flatten(1, -3)  # grouped queries: the axes between count heads
         while weights.dim() < 4:
             weights = weights.unsqueeze(0)

@@ -25,14 +25,14 @@ class Factor(NamedTuple):
         others: the other factors.
         axis: its summed axis, counted from the end; None: unknown or several.
         query: its axis that the other factors lack, counted from the end; None: none.
-        several: whether they lack further axes, which may count the queries as well.
+        lacking: all axes that they lack, which may count the queries, counted from the end in `arranged` weights.
     """
 
     tensor: Tensor
     others: tuple[Tensor, ...]
     axis: int | None
     query: int | None = None
-    several: bool = False
+    lacking: tuple[int, ...] = ()
 
     def arranged(self, weights: Tensor) -> Tensor:
         """Return weights shaped like the factor as (..., T, S)."""
@@ -58,9 +58,16 @@ def factors(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterato
         for tensor, other, axis in zip((first, second), (second, first), axes, strict=True):
             yield Factor(tensor, (other,), axis, _last_but(tensor, axis))
         return
-    yield Factor(first, (second,), -1, -2 if first.dim() > 1 else None)
+    yield Factor(first, (second,), -1, -2 if first.dim() > 1 else None, _lacking(second, first))
     axis = -2 if name in ROWS and second.dim() > 1 else -1
-    yield Factor(second, (first,), axis, None if second.dim() < 2 else -3 - axis)
+    yield Factor(second, (first,), axis, None if second.dim() < 2 else -3 - axis, _lacking(first, second))
+
+
+def _lacking(values: Tensor, weights: Tensor) -> tuple[int, ...]:
+    """Return the axes of weights (..., T, S) that the values they are multiplied by lack, or have once."""
+    missing = weights.dim() - values.dim()
+    shared = (axis for axis in range(1, weights.dim() - 2) if axis < missing or values.shape[axis - missing] == 1)
+    return (*(axis - weights.dim() for axis in shared), -2)
 
 
 def _last_but(tensor: Tensor, axis: int | None) -> int | None:
@@ -97,8 +104,8 @@ def _of_einsum(args: tuple[Any, ...]) -> Iterator[Factor]:
             yield Factor(tensor, others, None)
 
 
-def _axes(own: str, other: str, kept: str) -> tuple[int | None, int | None, bool]:
-    """Return the summed axis of an einsum, the query axis, which values lack, and whether others may be it.
+def _axes(own: str, other: str, kept: str) -> tuple[int | None, int | None, tuple[int, ...]]:
+    """Return the summed axis of an einsum, the query axis, which values lack, and all that they lack, see `Factor`.
 
     They are k and t for "bthk,bkhd->bthd".
     """
@@ -106,14 +113,17 @@ def _axes(own: str, other: str, kept: str) -> tuple[int | None, int | None, bool
     if own[-1] in summed:
         summed = [own[-1]]  # others are those of heads
     if len(summed) != 1 or any(axis not in kept + other for axis in own):
-        return None, None, False
+        return None, None, ()
     place = own.index(summed[0])
     queries = [axis for axis in own if axis not in other]
     beside = own[place - 1 : place]
     if len(queries) > 1 and beside not in queries:
-        return None, None, False
+        return None, None, ()
     query = beside if beside in queries and beside else queries[0] if queries else None
-    return place - len(own), None if query is None else own.index(query) - len(own), len(queries) > 1
+    if query is None:
+        return place - len(own), None, ()
+    order = [axis for axis in own if axis not in (query, summed[0])] + [query, summed[0]]
+    return place - len(own), own.index(query) - len(own), tuple(order.index(axis) - len(own) for axis in queries)
 
 
 def has_numbers(tensor: Tensor) -> bool:

@@ -42,7 +42,8 @@ class Scope:
         seen: whether a call inside it was recorded.
         method: whether a method other than `forward` is running.
         states: shapes of the states that tell the batch of its weights, see `states_of`.
-        several: whether its values lack several axes of its weights: those of queries, and of heads that share keys.
+        around: shapes of the first arguments of the modules around its weights, see `around_of`.
+        lacking: axes that its values lack, counted from the end of its weights: those of queries, and of heads that share keys.
         three: whether three-dimensional weights were recorded, whose first axis counts examples, or the heads of one example.
         calls: its recorded calls.
         product: shape of its weights times values, before anything else; () if unknown.
@@ -61,7 +62,8 @@ class Scope:
     seen: bool = False
     method: bool = False
     states: list[tuple[int, ...]] = field(default_factory=list)
-    several: bool = False
+    around: list[tuple[int, ...]] = field(default_factory=list)
+    lacking: tuple[int, ...] = ()
     three: bool = False
     calls: list[Any] = field(default_factory=list)
     product: tuple[int, ...] = ()
@@ -149,13 +151,29 @@ def order_of(scope: Scope, shape: Sequence[int]) -> Literal["examples", "heads",
 def query_axis(scope: Scope, shape: Sequence[int]) -> int | None:
     """Return the axis that counts queries in weights of grouped heads, (B, G, R, T, S) or (B, T, G, R, S); None if several may.
 
-    Without states (B, T, D) that tell, the last but one.
+    The innermost module whose first argument leaves one axis tells; if none does, the axis is as long as that of the keys.
     """
-    length = next((states[1] for states in scope.states if len(states) == 3 and states[0] == shape[0]), None)
-    found = [axis for axis in range(1 - len(shape), -1) if shape[axis] == length]
-    if length == 1:  # any such axis is the query's, or as good as that
-        return -2 if not found or shape[-2] == 1 else found[0]
-    return None if len(found) > 1 else found[0] if found else -2
+    for given in scope.around:
+        found = [axis for axis in scope.lacking if given[0] == shape[0] and _counts_queries(axis, shape, given)]
+        if found and (
+            len(found) == 1 or all(shape[axis] == 1 for axis in found)
+        ):  # any axis of length 1 is the query's, or as good as that
+            return -2 if -2 in found else found[0]
+    found = [axis for axis in scope.lacking if shape[axis] == shape[-1]]
+    return found[0] if len(found) == 1 else None
+
+
+def _counts_queries(axis: int, shape: Sequence[int], given: Sequence[int]) -> bool:
+    """Return whether an axis of weights counts the queries (B, T), (B, T, D), (B, T, H, D) or (B, H, T, D)."""
+    heads = math.prod(shape[1:-1]) // max(1, shape[axis])
+    return shape[axis] == given[1] if len(given) < 4 else (shape[axis], heads) in (tuple(given[1:3]), (given[2], given[1]))
+
+
+def around_of(scopes: Sequence[Scope]) -> list[tuple[int, ...]]:
+    """Return the shapes of the first sequences, of states or tokens, passed to the active modules, innermost first."""
+    with torch._C.DisableTorchFunction():
+        firsts = (next((value for name, value in _named(scope) if _may_be_sequence(name, value)), None) for scope in reversed(scopes))
+        return [tuple(first.shape) for first in firsts if first is not None]
 
 
 def is_one_head(scope: Scope) -> bool:
@@ -288,12 +306,16 @@ def _sequences(scope: Scope) -> list[Tensor]:
     """Return the tensor arguments with as many axes as the first: sequences of states, in signature order."""
     found: list[Tensor] = []
     for name, value in _named(scope):
-        if not isinstance(value, Tensor) or not value.is_floating_point() or value.dim() < 2 or ASIDE & set(name.lower().split("_")):
+        if not _may_be_sequence(name, value) or not value.is_floating_point():
             continue
         # A single state (B, D) may query a sequence (B, S, D), as in a recurrent decoder.
         if not found or value.dim() == found[0].dim() or (value.dim(), found[0].dim()) == (3, 2):
             found.append(value)
     return found
+
+
+def _may_be_sequence(name: str, value: Any) -> bool:
+    return isinstance(value, Tensor) and value.dim() > 1 and not ASIDE & set(name.lower().split("_"))
 
 
 def _named(scope: Scope) -> Iterator[tuple[str, Any]]:
