@@ -103,8 +103,10 @@ def main() -> None:
     )
     where = machine(device=device.type)
     note = (
-        f"`{command}`: one training step, batches of {arguments.tokens:,} padded tokens; medians of {arguments.rounds} interleaved "
-        f"rounds, ratios round by round to the first row; {where}. Published: Base on eight P100."
+        f"`{command}`: one training step of Transformer Small (2 + 2 layers of 256, areas in all of them), batches of "
+        f"{arguments.tokens:,} padded tokens; medians of {arguments.rounds} interleaved rounds, ratios round by round to the first row, "
+        f"whose repetition shows what a difference must exceed; {where}. Published: Base (6 + 6 layers of 512, areas in the first two "
+        "layers) on eight P100."
     )
     columns = ["model", "seconds per step", "ratio", "min", "max", "published ratio"]
     write(arguments.out, columns, rows, note, machine=where, load_before=load, seconds=times)

@@ -24,7 +24,7 @@ FILES = {
     RECURRENT: "rnn_speed",
     TRANSFORMER: "transformer_speed",
     BASE: "transformer_speed_base",
-    AREAS: "area",
+    AREAS: "area, area_quick",
     STEP: "area_step",
     SEARCH: "area_search",
 }
@@ -47,8 +47,9 @@ def rows() -> list[list[str]]:
     def transformer(what: str, *peers: str, table: str = "transformer_speed") -> str:
         return ", ".join(f"{value(table, (what, 'Regard float32', peer), 'median ratio'):.2f}" for peer in peers)
 
-    def area(column: str) -> float:
-        return value("area", ("(64, 256), d = 64, A = 5, causal", "forward + backward"), column)
+    def area(column: str, *, power: int = 1) -> str:
+        cell = ("(64, 256), d = 64, A = 5, causal", "forward + backward")
+        return ", ".join(f"{value(table, cell, column) ** power:.1f}" for table in FILES[AREAS].split(", "))
 
     training, greedy, beam_size, native = "training, target tokens/s", "greedy, sentences/s", "beam 5, sentences/s", "CTranslate2 float32"
     recurrent_peers = ", ".join(recurrent(training, peer) for peer in ("joeynmt", "eole"))
@@ -65,10 +66,10 @@ def rows() -> list[list[str]]:
         [
             "area attention, areas of up to 5, 256 positions, causal, forward and backward",
             "materialized areas",
-            f"{area('materialized / cpu'):.1f}",
+            area("materialized / cpu"),
             AREAS,
         ],
-        ["the same", "standard attention (PyTorch)", f"{1 / area('cpu / SDPA'):.1f}", AREAS],
+        ["the same", "standard attention (PyTorch)", area("cpu / SDPA", power=-1), AREAS],
         [
             "training step of a Transformer with areas",
             "without areas",
@@ -85,7 +86,7 @@ def main() -> None:
         "`python benchmarks/at_a_glance.py`: medians of pairs in one run on 2 cores, float32; below 1 the other is faster. "
         "The linked tables give versions and spread."
     )
-    found = [[*row, processor(FILES[evidence]), evidence] for *row, evidence in rows()]
+    found = [[*row, ", ".join(processor(name) for name in FILES[evidence].split(", ")), evidence] for *row, evidence in rows()]
     write(arguments.out, ["task", "compared with", "speed-up", "processor", "evidence"], found, note)
 
 

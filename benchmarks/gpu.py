@@ -246,7 +246,7 @@ def forced(way: str) -> Iterator[None]:
 
 def step(stage: Stage) -> None:
     """Time forward, backward and the optimizer's step of Transformer Base on one batch."""
-    table = stage.table(["model", "tokens", "ms", "target tokens/s", "ordinary / this", "MiB"])
+    table = stage.table(["model", "tokens", "ms", "target tokens/s", "ordinary / this", "min", "max", "MiB"])
     sentences, length = (2, 5) if stage.rehearse else (128, 32)
     actions: dict[str, Callable[[], object]] = {}
     for name, areas in AREAS.items():
@@ -270,7 +270,7 @@ def step(stage: Stage) -> None:
     for name, found in times.items():
         seconds = statistics.median(found) / 1000
         row = [name, sentences * length, round(1000 * seconds, 2), round(sentences * length / seconds)]
-        table.add([*row, ratio(times["ordinary"], found).median, stage.mebibytes(actions[name])])
+        table.add([*row, *ratio(times["ordinary"], found), stage.mebibytes(actions[name])])
 
 
 def decoding(stage: Stage) -> None:

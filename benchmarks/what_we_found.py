@@ -10,20 +10,22 @@ on a verdict the studies no longer have, or on a difference that turned.
 from __future__ import annotations
 
 from harness import RESULTS, options, read, write
-from which_attention import NOT_SHOWN, REFUTED, SHOWN, evidence, number, seeds, value
+from which_attention import COUNTS, NOT_SHOWN, REFUTED, SHOWN, evidence, number, seeds, value
 
 from regard.study.findings import SEEDS
 
 COLUMNS = ["finding", "measured", "evidence"]
 COST = 0.3
 """BLEU that counts as none."""
+CHOSEN_FROM = 30
+"""Checkpoints among which validation chooses, as the study states."""
 # Sections of docs/studies.md.
 SECTIONS = {
     "generated": "generated-sets-with-known-alignments",
+    "daniluk2017": "attention-to-previous-states-daniluk-et-al-2017",
+    "r_drop": "r-drop-on-few-pairs-liang-et-al-2021",
     "bahdanau2015": "attention-and-no-attention-bahdanau-et-al-2015",
-    "xu2015": "soft-and-hard-attention-to-images-xu-et-al-2015",
     "lin2017_entailment": "hops-and-their-penalty-lin-et-al-2017",
-    "li2018_translation": "areas-in-transformers-li-et-al-2018",
     "li2018_characters": "areas-in-transformers-li-et-al-2018",
     "li2018_lstm_characters": "areas-in-lstms-li-et-al-2018",
     "li2019_plateau": "choosing-among-thirty-checkpoints",
@@ -34,11 +36,13 @@ SECTIONS = {
 
 
 def gain(study: str, hypothesis: str, data: str, unit: str) -> str:
-    """Return the gain of a hypothesis with its interval."""
+    """Return the gain of a hypothesis with its interval; of perplexity, which falls where a model gains, the change."""
     row = (study, hypothesis, data)
     found = float(value("study_findings", row, "measured gain"))
-    decimals = 3 if abs(found) < 0.1 else 1
-    return f"{found:+.{decimals}f} {unit} [{str(value('study_findings', row, '95 % interval')).replace(' to ', ', ')}]"
+    interval = str(value("study_findings", row, "95 % interval")).split(" to ")
+    if unit == "perplexity":
+        found, interval = -found, [f"{-float(end):+.2f}" for end in reversed(interval)]
+    return f"{found:+.1f} {unit} [{', '.join(interval)}]"
 
 
 def ahead(more: float, less: float, what: str) -> tuple[float, float]:
@@ -61,15 +65,15 @@ def verdicts() -> list[list[str]]:
     """Return the findings that rest on a hypothesis of a study."""
     attends, crossed = "attention is better than none", "crossed co-attention is better than the Transformer"
     hops, fusion = "several hops are better than one", "gated fusion is better than concatenation"
-    hard = "hard attention is better than soft"
+    split = "key-value attention is better than plain attention"
     means, learned = "areas are better than single positions", "area features (Eq. 9) are better than single positions"
     found = [
         ("Attention helps to write letters backwards.", "generated", attends, "reverse", "points", SHOWN),
         ("It helped a recurrent translator.", "bahdanau2015", attends, "multi30k", "BLEU", SHOWN),
         ("More hops and parameters beat one hop on sentence pairs.", "lin2017_entailment", hops, "sick", "points", SHOWN),
         ("Gated fusion of a pair loses to concatenation.", "lin2017_entailment", fusion, "sick", "points", REFUTED),
-        ("Hard attention that starts soft lost to soft.", "xu2015", hard, "flickr8k", "BLEU-4", REFUTED),
-        ("Areas: no gain shown for sub-words.", "li2018_translation", means, "multi30k", "BLEU", NOT_SHOWN),
+        ("Keys apart from values harm a model of unrelated sentences.", "daniluk2017", split, "multi30k", "perplexity", REFUTED),
+        ("R-Drop harms on 3,000 pairs.", "r_drop", "R-Drop is better than one pass", "multi30k_3000", "BLEU", REFUTED),
         ("Areas helped an LSTM with characters.", "li2018_lstm_characters", means, "multi30k", "BLEU", SHOWN),
         ("Areas with learned features: no gain shown for characters.", "li2018_characters", learned, "multi30k", "BLEU", NOT_SHOWN),
         ("Crossed co-attention: no gain shown.", "li2019_plateau", crossed, "multi30k", "BLEU", NOT_SHOWN),
@@ -90,8 +94,9 @@ def hard() -> list[str]:
     if value("hard_attention", row, "seeds") < SEEDS:
         raise SystemExit(f"hard_attention.json: a finding needs {SEEDS} seeds")
     apart = str(value("hard_attention", row, "95 % interval")).replace(" to ", ", ")
+    updates = read(RESULTS / "hard_attention.json")["note"].partition(" updates")[0].split()[-1]
     return [
-        "Hard attention learned only after a soft start.",
+        f"Within {updates} updates hard attention learned only after a soft start.",
         f"{behind:+.0f} points of true captions without it [{apart}]",
         f"[{seeds('hard_attention', row)}](studies.md#hard-attention-as-published)",
     ]
@@ -101,10 +106,12 @@ def curves() -> list[str]:
     """Return the finding on the loss of the crossed network."""
     table = read(RESULTS / "study_li2019_plateau_loss.json")
     apart = {row[1]: [float(one) for one in row[-1].split(", ")] for row in table["rows"]}
-    behind = next(count for count in apart if all(min(apart[later]) > 0 for later in apart if later >= count))
+    last = [seen for count, seen in apart.items() if count > max(apart) - CHOSEN_FROM]
+    behind = sum(min(seen) > 0 for seen in last)
+    ahead(behind, CHOSEN_FROM / 2, "evaluations at which the loss of the crossed network is higher")
     return [
         "Its loss was behind the Transformer's.",
-        f"in each seed at the last {max(apart) - behind + 1} of {max(apart)} evaluations",
+        f"in each seed at {behind} of the last {len(last)} evaluations",
         f"[{seeds('study_li2019_plateau', 'crossed co-attention')}](studies.md#{SECTIONS['li2019_plateau']})",
     ]
 
@@ -116,11 +123,13 @@ def areas() -> list[list[str]]:
     ahead(0.05, p, "the limit of p, beside that of areas on dates")
     more, larger = value("study_mechanisms", row, "against transformer"), number("area_sizes", keys, "larger less smaller")
     ahead(0.05, p_of("area_sizes", keys), "the limit of p, beside that of the size of areas")
+    evidence("generated", "areas are better than single positions", "dates", NOT_SHOWN)
+    later = number("study_generated", ("dates", "Transformer"), "updates")
     apart, sizes = (str(value(*cell, "95 % interval")).replace(" to ", ", ") for cell in (("study_mechanisms", row), ("area_sizes", keys)))
     return [
         [
             "Areas of mean keys learned dates sooner.",
-            f"{more} points after {updates:.0f} updates [{apart}]",
+            f"{more} points after {updates:.0f} updates [{apart}]; not shown after {later:.0f}",
             f"[{seeds('study_mechanisms', row)}](studies.md#mechanisms-on-generated-dates)",
         ],
         [
@@ -169,7 +178,7 @@ def second_inputs() -> list[list[str]]:
     """Return the findings on a second language and on a photograph."""
     data, hidden = "Multi30k, English and French to German", "40% hidden"
     two, one = ahead(*(number("two_inputs", (data, name), hidden) for name in ("both in one sequence", "English alone")), "two languages")
-    evidence("image_german", "the photograph helps two encoders in series", "image_en", NOT_SHOWN)
+    evidence("image_german", "two encoders in series with the photograph are better than English alone", "image_en", NOT_SHOWN)
     images = ("Multi30k in Flickr8k, photograph and English to German", "two encoders, serial")
     own, other = (number("image_german", (*images, kind), "BLEU") for kind in ("its own", "another image"))
     return [
@@ -186,39 +195,45 @@ def second_inputs() -> list[list[str]]:
     ]
 
 
-def sparse() -> list[str]:
-    """Return the finding on sparse weights."""
-    told, compared = [], list[str]()
-    for model, name, sign in (("Transformer", "a Transformer", 1), ("additive", "a recurrent model", -1)):
-        pair = [f"{model}, {kind}" for kind in ("softmax", "sparsemax")]
-        compared += pair
-        soft, hard = (number("study_normalizers", row, "AER") for row in pair)
-        ahead(sign * soft, sign * hard, f"alignment error of {name} with softmax (sign {sign:+d})")
-        told.append(f"{hard:.1f} % in {name} (softmax {soft:.1f} %)")
-    return [
-        "Sparse weights pointed better in one model, worse in another.",
-        f"alignment error {', '.join(told)}, letters backwards",
-        f"[{seeds('study_normalizers', *compared)}](studies.md#sparse-normalizers-martins-and-astudillo-2016-peters-et-al-2019)",
-    ]
-
-
 def language() -> list[str]:
     """Return the finding on language models."""
-    texts, column = ("Multi30k, English", "Flickr8k captions", "Flickr8k captions, shuffled"), "perplexity, continuous"
-    alone, grouped, mixed = (number("language", (text, "plain"), column) - number("language", (text, "none"), column) for text in texts)
+    texts, ways = ("Multi30k, English", "Flickr8k captions", "Flickr8k captions, shuffled"), ("continuous", "separate")
+    apart = {
+        (text, way): number("language", (text, "plain"), f"perplexity, {way}") - number("language", (text, "none"), f"perplexity, {way}")
+        for text in texts
+        for way in ways
+    }
+    (alone, grouped, mixed), one = (apart[text, ways[0]] for text in texts), apart[texts[1], ways[1]]
+    ahead(one, 0.0, "perplexity with attention over each caption alone")
     ahead(alone, 0.0, "perplexity with attention over unrelated sentences")
     ahead(mixed, 0.0, "perplexity with attention over captions in a random order")
     ahead(0.0, grouped, "perplexity with attention over groups of captions")
     return [
         "Plain attention helped a language model of captions in groups.",
-        f"{grouped:+.1f} perplexity; {mixed:+.1f} in a random order; {alone:+.1f} on unrelated sentences",
+        f"{grouped:+.1f} perplexity; {one:+.1f} caption by caption; {mixed:+.1f} in a random order; {alone:+.1f} on unrelated sentences",
         f"[{seeds('language', *((text, kind) for text in texts for kind in ('plain', 'none')))}](language.md#results)",
+    ]
+
+
+def explanations() -> list[str]:
+    """Return the finding on weights as explanations."""
+    measured = read(RESULTS / "explain_best.json")
+    named = measured["columns"].index("most comprehensive method")
+    methods = [row[named] for row in measured["rows"]]
+    seen = min(row[measured["columns"].index("seeds")] for row in measured["rows"])
+    count = methods.count("weights")
+    compared = len(read(RESULTS / "explain.json")["columns"]) - len(("data", "model", "figure", "random order", "greedy leave-one-out"))
+    ahead(1, count, "one model, beside those whose weights explain best")
+    return [
+        "Weights rarely explain an output best.",
+        f"the best of {compared} methods, by removing inputs, in {count} of {len(methods)} models",
+        f"[{COUNTS[seen]} seeds](explain.md#results)",
     ]
 
 
 def rows() -> list[list[str]]:
     """Return the table: finding, figures, and a link to its evidence."""
-    return [*verdicts(), curves(), hard(), *areas(), *pointing(), crossed_pointing(), *second_inputs(), sparse(), language()]
+    return [*verdicts(), curves(), hard(), *areas(), *pointing(), crossed_pointing(), *second_inputs(), language(), explanations()]
 
 
 def main() -> None:
