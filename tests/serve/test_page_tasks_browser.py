@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 import math
 from collections.abc import Iterator
 from pathlib import Path
@@ -234,6 +235,16 @@ def test_unsure_words_are_marked_and_what_cannot_be_placed_is_told(driver: Any) 
         told = one(driver, "meta").text
         assert "could not be placed\nZebra" in told
         assert found.translate_tagged(["ein <b>Hund</b> bellt 5"])[0].text == target_of(driver)
+        asked = "globalThis.asked = []; const plain = fetch; globalThis.fetch = (...a) => (globalThis.asked.push(a[1].body), plain(...a))"
+        driver.execute_script(asked)
+        for number in (1, 0):  # "Hund", within the tags, and "ein", before them
+            driver.find_elements(By.CSS_SELECTOR, ".leave")[number].click()
+            WebDriverWait(driver, 60, 0.05).until(
+                lambda page, number=number: len(page.find_elements(By.CSS_SELECTOR, "#without .look")) == 2 - number
+            )
+        bodies = [json.loads(body) for body in driver.execute_script("return globalThis.asked")]
+        assert [body["text"] for body in bodies] == ["ein <b></b> bellt 5", "<b>Hund</b> bellt 5"]
+        assert all(body["keep_tags"] for body in bodies)
         one(driver, "link").click()
         linked = driver.execute_script("return location.href")
         visit(driver, linked)

@@ -338,7 +338,7 @@ def test_words_are_read_from_the_signs_of_tokenizers(tokens, words):
     [
         ([" fil", "-\u0120", "ermanja", " \u010aipru"], "space", [(0, "fil-\u0120ermanja"), (3, "\u010aipru")]),
         (["\u2581see", "##ch", "an@@"], "space", [(0, "see##chan@@")]),
-        (["huwa", "mill-", "\u0120ermanja"], "space", []),
+        (["huwa", "mill-", "\u0120ermanja"], "space", [(0, "huwamill-\u0120ermanja")]),
         (["huwa", "mill-", "\u0120ermanja", "\u2581x"], "none", []),
         (["##", "Title", "a</w>"], "none", []),
     ],

@@ -164,7 +164,7 @@ def _joined(tokens: Sequence[str], marks: str) -> Callable[[str, str], bool] | N
         if any(token.endswith("</w>") for token in tokens):
             return lambda before, token: not before.endswith("</w>")
     spaces = SPACES if marks else GUESSED_SPACES
-    if any(token.startswith(spaces) for token in tokens):
+    if marks or any(token.startswith(spaces) for token in tokens):  # a text of one word has no space
         return lambda before, token: not token.startswith(spaces)
     return None
 

@@ -152,7 +152,6 @@ const beginsWord = (token) => SPACE_SIGNS.some((sign) => token.startsWith(sign))
 
 // The words that tokens are parts of, (first token, label); nothing where each is a word of its own.
 function wordsOf(tokens) {
-  if (!tokens.some(beginsWord)) return [];
   const alone = tokens.map((token) => apart(token) || special(token));
   const starts = [...tokens.keys()].filter((i) => i === 0 || beginsWord(tokens[i]) || alone[i] || alone[i - 1]);
   if (starts.length === tokens.length) return [];

@@ -90,18 +90,42 @@ function markNew(said, before) {
   return now.map((word, place) => (kept.has(place) || !word.trim() ? word : el("b", {}, word)));
 }
 
+// Tags, as `regard.data.markup` removes them.
+const TAG = /<(?:\/?[A-Za-z][\p{L}\p{N}_:.-]*(?:\s(?:[^<>"']|"[^"<]*"|'[^'<]*')*)?\/?|(?:!--|[!?][A-Za-z])[^<>]*)>/gu;
+
+const signsOf = (text) => [...text.replace(/\s/g, "")];
+
+// A text without a word that `count` signs precede, not counting white space and tags; null where another word stands.
+function without(text, word, count) {
+  const signs = signsOf(word);
+  let [before, after, gone, at, seen] = ["", "", "", 0, 0];
+  for (const { 0: tag, index } of [...text.matchAll(TAG), { 0: "", index: text.length }]) {
+    for (const sign of text.slice(at, index)) {
+      const own = !/\s/.test(sign) && seen >= count && seen < count + signs.length;
+      if (own) gone += sign;
+      else if (gone) after += sign;
+      else before += sign;
+      seen += /\s/.test(sign) ? 0 : 1;
+    }
+    if (gone) after += tag;
+    else before += tag;
+    at = index + tag.length;
+  }
+  return gone === signs.join("") ? `${/^[\s.,;:!?]/.test(after) ? before.trimEnd() : before}${after}`.trim() : null;
+}
+
 async function leaveOut(button) {
   const r = record();
   const names = INPUTS[page.task];
-  const start = Number(button.dataset.start);
   const { text } = r.items[button.dataset.items];
-  const [before, after] = [text.slice(0, start), text.slice(start + button.textContent.length)];
-  const left = `${/^[\s.,;:!?]/.test(after) ? before.trimEnd() : before}${after}`.trim();
+  const tagged = (r.typed || {})["keep-tags"] ? r.typed.text : text;
+  const left = without(tagged, button.textContent, signsOf(text.slice(0, Number(button.dataset.start))).length);
   const texts = names.map((name) => (name === button.dataset.items ? left : r.items[name].text));
   const line = el("li", {}, "without ", el("bdi", { class: "left-out" }, button.textContent), ": ");
   if (!$("without").children.length) $("without").append(el("li", { class: "as-it-was" }, "with every word: ", el("bdi", { dir: "auto" }, saidOf(r))));
   $("without").hidden = false;
   $("without").append(line);
+  if (left === null) return line.append(el("span", { class: "error" }, "its place among the tags is unclear"));
   if (!enough(texts)) return line.append("nothing is left to read");
   try {
     const [answer] = await answerOf({ ...aboutTexts(texts), ...forcedAsked(r.typed || {}) }, modelOf(r));
