@@ -103,6 +103,18 @@ def test_quiet_leaves_warnings_only() -> None:
     assert stream.getvalue() == "regard: line 3 was cut\n"
 
 
+def test_a_display_can_be_made_quiet_while_it_shows() -> None:
+    stream = io.StringIO()
+    with Display(stream, mode="lines"), progress.stage("Reading"):
+        progress.message("100 files")
+        progress.quiet()
+        with progress.stage("Aligning"):
+            time.sleep(display.DELAY + 2 * display.FRAME)
+        progress.message("200 files")
+        progress.message("line 3 was cut", warning=True)
+    assert stream.getvalue() == "regard: 100 files\nregard: line 3 was cut\n"
+
+
 def test_nobody_listening_on_standard_error_stops_nothing() -> None:
     reading, writing = os.pipe()
     os.close(reading)

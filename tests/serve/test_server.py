@@ -287,6 +287,31 @@ def test_what_takes_too_long_to_finish_is_refused_and_the_end_comes_all_the_same
     assert site.logged()[-1]["finished"] is False
 
 
+def test_a_second_signal_ends_without_a_traceback() -> None:
+    held = Held()
+    site = Site(held, shutdown_timeout=30)
+    listening = listen("127.0.0.1", 0)
+    port = listening.getsockname()[1]
+    answers = []
+
+    def converse() -> None:
+        connection = socket.create_connection(("127.0.0.1", port), timeout=30)
+        connection.sendall(request(b'{"text": "a"}'))
+        held.begun.acquire()
+        os.kill(os.getpid(), signal.SIGTERM)
+        while not [line for line in site.logged() if line["event"] == "stopping"]:
+            time.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGTERM)
+        answers.append(parsed(received(connection)))
+
+    client = threading.Thread(target=converse)
+    assert not run_server(site.service, listening, client.start)
+    held.let.set()
+    client.join()
+    assert answers[0].status == 503
+    assert [line["event"] for line in site.logged()] == ["stopping", "request", "stopped"]
+
+
 def test_a_model_still_at_work_does_not_keep_the_process(monkeypatch: pytest.MonkeyPatch, call: Callable[..., Any]) -> None:
     def leave(code: int) -> None:
         raise SystemExit(code + 7)

@@ -5,7 +5,7 @@ An operation opens a `stage` and counts; a listener receives events. The default
 are imported lazily.
 """
 
-from regard.progress.display import Display, hide, show
+from regard.progress.display import Display, hide, quiet, show
 from regard.progress.stages import (
     Event,
     Stage,
@@ -29,6 +29,7 @@ __all__ = [
     "listening",
     "log_events",
     "message",
+    "quiet",
     "set_listener",
     "show",
     "stage",

@@ -242,6 +242,16 @@ def hide() -> None:
         listener.hide()
 
 
+def quiet() -> None:
+    """Show nothing but warnings from now on, as a server does whose log others read.
+
+    Example:
+        >>> quiet()
+    """
+    if isinstance(listener := current_listener(), Display):
+        listener.quiet()
+
+
 def _mode_of(stream: TextIO) -> Literal["bars", "lines"]:
     try:
         return "bars" if stream.isatty() and os.environ.get("TERM") != "dumb" else "lines"

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal, get_type_hints
 import typer
 
 from regard.errors import missing_extra
-from regard.progress import hide
+from regard.progress import quiet
 from regard.serve.limits import Limits
 
 commands = typer.Typer()
@@ -103,7 +103,7 @@ def _serve(
         service = Service(models, limits, hosts=host_names(host, allowed), log=RequestLog(sys.stderr), examples=offered)
 
         def ready() -> None:
-            hide()  # nothing is under way until a request comes
+            quiet()  # the log has lines of JSON only
             line = f"{' and '.join(model.name for model in models)}: {address_of(listening)}\n"
             sys.stdout.buffer.write(line.encode("utf-8", "replace"))
             sys.stdout.flush()

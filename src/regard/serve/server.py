@@ -117,6 +117,8 @@ class _Server(uvicorn.Server):
         late = asyncio.get_running_loop().call_later(self._service.limits.shutdown_timeout, batcher.abandon)
         await super().shutdown(sockets)
         late.cancel()
+        if self.force_exit:  # after a second signal uvicorn cancels the application, which would log a traceback
+            await self.lifespan.shutdown()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         # Not stored, or it would be raised again after the end and change the exit code.
