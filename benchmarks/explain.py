@@ -17,6 +17,7 @@ from __future__ import annotations
 import json
 import statistics
 import time
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -54,6 +55,7 @@ from regard.training import TrainResult
 
 # Highest alignment error of the best method, in percent.
 TARGET = 2.0
+NOT_RECORDED = "not recorded"
 # How many test examples tell whether a model is right.
 JUDGED = 500
 TITLES = {"multi30k": "Multi30k", "sst2": "SST-2"}
@@ -278,7 +280,7 @@ def runs_of(names: Sequence[str], work: Path, seeds: int, updates: int) -> list[
 def own_figures(run: Run, figures: dict[str, Any]) -> dict[str, Any]:
     """Return the figures of one run by measure and method, without intervals."""
     found: dict[str, Any] = {"run": run.folder.name, "examples": SETS[run.data].count}
-    found |= {name: figures[name] for name in ("data", "model", "seed", "right", "alone")}
+    found |= {name: figures[name] for name in ("data", "model", "seed", "right", "alone", "machine")}
     for name, *_ in MEASURES:
         each = {method["method"]: method[name] for method in figures["methods"] if method[name] is not None}
         found[name] = {method: round(one if name == "seconds" else one["value"], 5) for method, one in each.items()}
@@ -299,7 +301,7 @@ def measure(run: Run, work: Path, data: Path | None, *, alone: bool) -> dict[str
     if not {*METHODS} <= {method["method"] for method in figures["methods"]}:
         table = measure_methods(some.batches(run.folder, work, data), links=some.links(work), outputs=2, seed=run.seed)
         found = {"data": run.data, "model": run.model, "seed": run.seed, "right": some.judge(run.folder, work, data), "alone": False}
-        figures = {**found, **table.to_json()}
+        figures = {**found, "machine": machine(1), **table.to_json()}
     if alone and not figures["alone"]:
         batches = some.batches(run.folder, work, data)
         for method in figures["methods"]:
@@ -308,7 +310,7 @@ def measure(run: Run, work: Path, data: Path | None, *, alone: bool) -> dict[str
                 for item in batches:
                     explain(item.batch, method["method"])
                 method["seconds"] = (time.perf_counter() - begun) / figures["examples"]
-        figures["alone"] = True
+        figures |= {"alone": True, "machine": machine(1)}
     path.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
     return own_figures(run, figures)
 
@@ -380,10 +382,12 @@ def write_tables(out: Path | None, runs: list[dict[str, Any]], total: int, updat
     """Write both tables of the runs so far."""
     counts = ", ".join(f"{each.count} of {TITLES.get(name, name)}" for name, each in SETS.items())
     alone = sum(run["alone"] for run in runs)
+    told = Counter(run.get("machine", NOT_RECORDED) for run in runs)
+    machines = "; ".join(f"{name} ({count} runs)" for name, count in told.most_common())
     note = (
         f"`python benchmarks/explain.py`: test examples per run: {counts}; two outputs of each for the areas. Mean ± standard deviation "
         f"over the seeds; {len(runs)} of {total} runs are measured. Milliseconds are for all outputs of an example, of {alone} runs "
-        f"measured alone. {machine(1)}."
+        f"measured alone. Measured on: {machines}."
     )
     right = ", ".join(f"{TITLES.get(name, name)} {each.right}" for name, each in SETS.items())
     best = (
