@@ -21,12 +21,12 @@ AREAS = "[table](docs/performance.md#time)"
 STEP = "[table](docs/performance.md#training-step)"
 SEARCH = "[table](docs/performance.md#beam-search)"
 FILES = {
-    RECURRENT: "rnn_speed",
-    TRANSFORMER: "transformer_speed",
-    BASE: "transformer_speed_base",
-    AREAS: "area, area_quick",
-    STEP: "area_step",
-    SEARCH: "area_search",
+    RECURRENT: ("rnn_speed",),
+    TRANSFORMER: ("transformer_speed",),
+    BASE: ("transformer_speed_base",),
+    AREAS: ("area", "area_quick"),
+    STEP: ("area_step",),
+    SEARCH: ("area_search",),
 }
 
 
@@ -49,7 +49,7 @@ def rows() -> list[list[str]]:
 
     def area(column: str, *, power: int = 1) -> str:
         cell = ("(64, 256), d = 64, A = 5, causal", "forward + backward")
-        return ", ".join(f"{value(table, cell, column) ** power:.1f}" for table in FILES[AREAS].split(", "))
+        return ", ".join(f"{value(table, cell, column) ** power:.1f}" for table in FILES[AREAS])
 
     training, greedy, beam_size, native = "training, target tokens/s", "greedy, sentences/s", "beam 5, sentences/s", "CTranslate2 float32"
     recurrent_peers = ", ".join(recurrent(training, peer) for peer in ("joeynmt", "eole"))
@@ -86,7 +86,7 @@ def main() -> None:
         "`python benchmarks/at_a_glance.py`: medians of pairs in one run on 2 cores, float32; below 1 the other is faster. "
         "The linked tables give versions and spread."
     )
-    found = [[*row, ", ".join(processor(name) for name in FILES[evidence].split(", ")), evidence] for *row, evidence in rows()]
+    found = [[*row, ", ".join(processor(name) for name in FILES[evidence]), evidence] for *row, evidence in rows()]
     write(arguments.out, ["task", "compared with", "speed-up", "processor", "evidence"], found, note)
 
 

@@ -264,9 +264,10 @@ def test_a_signal_ends_it_when_what_is_running_is_done(strict: Server) -> None:
     assert "stopping" in events
 
 
-def test_what_takes_too_long_to_finish_is_refused_and_the_end_comes_all_the_same() -> None:
+@pytest.mark.parametrize("again", [False, True])
+def test_what_takes_too_long_to_finish_or_is_signalled_again_is_refused_and_ends(again: bool) -> None:
     held = Held()
-    site = Site(held, shutdown_timeout=0.3)
+    site = Site(held, shutdown_timeout=30 if again else 0.3)
     listening = listen("127.0.0.1", 0)
     port = listening.getsockname()[1]
     answers = []
@@ -276,6 +277,10 @@ def test_what_takes_too_long_to_finish_is_refused_and_the_end_comes_all_the_same
         connection.sendall(request(b'{"text": "a"}'))
         held.begun.acquire()
         os.kill(os.getpid(), signal.SIGTERM)
+        while again and not [line for line in site.logged() if line["event"] == "stopping"]:
+            time.sleep(0.01)
+        if again:
+            os.kill(os.getpid(), signal.SIGTERM)
         answers.append(parsed(received(connection)))
 
     client = threading.Thread(target=converse)
@@ -285,31 +290,6 @@ def test_what_takes_too_long_to_finish_is_refused_and_the_end_comes_all_the_same
     assert (answers[0].status, answers[0].error) == (503, "the server has stopped")
     assert [line["event"] for line in site.logged()] == ["stopping", "request", "stopped"]
     assert site.logged()[-1]["finished"] is False
-
-
-def test_a_second_signal_ends_without_a_traceback() -> None:
-    held = Held()
-    site = Site(held, shutdown_timeout=30)
-    listening = listen("127.0.0.1", 0)
-    port = listening.getsockname()[1]
-    answers = []
-
-    def converse() -> None:
-        connection = socket.create_connection(("127.0.0.1", port), timeout=30)
-        connection.sendall(request(b'{"text": "a"}'))
-        held.begun.acquire()
-        os.kill(os.getpid(), signal.SIGTERM)
-        while not [line for line in site.logged() if line["event"] == "stopping"]:
-            time.sleep(0.01)
-        os.kill(os.getpid(), signal.SIGTERM)
-        answers.append(parsed(received(connection)))
-
-    client = threading.Thread(target=converse)
-    assert not run_server(site.service, listening, client.start)
-    held.let.set()
-    client.join()
-    assert answers[0].status == 503
-    assert [line["event"] for line in site.logged()] == ["stopping", "request", "stopped"]
 
 
 def test_a_model_still_at_work_does_not_keep_the_process(monkeypatch: pytest.MonkeyPatch, call: Callable[..., Any]) -> None:
