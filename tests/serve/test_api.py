@@ -495,9 +495,9 @@ def test_what_takes_too_long_is_given_up_and_forgotten() -> None:
     assert held.batches == [["a"], ["c"]]
 
 
-def test_a_client_that_leaves_takes_its_lines_along() -> None:
+def test_a_client_that_leaves_takes_its_lines_along_and_gives_its_place_to_the_next() -> None:
     held = Held()
-    site = Site(held)
+    site = Site(held, queue=1, max_lines=1)
 
     async def conversation(site: Site) -> Any:
         (first,) = await queued(held, site, [{"text": "a"}])
@@ -505,14 +505,14 @@ def test_a_client_that_leaves_takes_its_lines_along() -> None:
         second = asyncio.create_task(site.send("POST", "/translate", b'{"text": "b"}', JSON, gone=gone))
         await asyncio.sleep(0.02)
         gone.set()
+        third = asyncio.create_task(site.send("POST", "/translate", b'{"text": "c"}', JSON))
         left = await second
         held.let.set()
-        return left, await first
+        return left, await first, await third
 
-    left, first = site.run(conversation)
-    assert (left.status, first.status) == (0, 200)
-    assert held.batches == [["a"]]
-    assert [line["status"] for line in site.logged()] == [499, 200]
+    assert [answer.status for answer in site.run(conversation)] == [0, 200, 200]
+    assert held.batches == [["a"], ["c"]]
+    assert sorted(line["status"] for line in site.logged()) == [200, 200, 499]
 
 
 def test_a_line_that_fails_fails_alone_and_says_nothing_of_the_inside() -> None:

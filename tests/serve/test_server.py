@@ -17,7 +17,12 @@ from typing import Any
 
 import pytest
 
+from regard import progress
+from regard.progress import display
+from regard.serve import routes
+from regard.serve import server as server_module
 from regard.serve.endpoints import ServedModel
+from regard.serve.routes import open_models
 from regard.serve.server import listen, run_server
 from tests.serve.driver import JSON, Answer, Held, Server, Site, received, serving
 from tests.tasks.tiny import TEXTS, trained, translator
@@ -317,6 +322,19 @@ def test_a_port_that_is_taken_is_told_at_once(server: Server, run_folder: Path, 
 )
 def test_a_wrong_command_line_gets_one_line(words: list[Any], message: str, call: Callable[..., Any]) -> None:
     assert call("serve", *words) == (2, b"", f"regard: error: {message}\n")
+
+
+def test_a_start_that_takes_long_leaves_the_log_json(run_folder: Path, monkeypatch: pytest.MonkeyPatch, call: Callable[..., Any]) -> None:
+    def slow(*given: Any, **options: Any) -> Any:
+        with progress.stage("Loading"):
+            time.sleep(display.DELAY + 2 * display.FRAME)
+        return open_models(*given, **options)
+
+    monkeypatch.delenv("REGARD_QUIET")
+    monkeypatch.setattr(routes, "open_models", slow)
+    monkeypatch.setattr(server_module, "run_server", lambda service, listening, ready: ready() is None)
+    answer = call("serve", run_folder, "--port", 0)
+    assert (answer.code, answer.err) == (0, "")
 
 
 @pytest.mark.parametrize("missing", ["starlette", "uvicorn"])

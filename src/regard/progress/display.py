@@ -38,7 +38,6 @@ class Display:
         stream: where to write; None for standard error.
         mode: "bars", "lines", "quiet" (warnings only), or "auto": bars on a terminal, lines elsewhere.
 
-
     Example:
         >>> from regard.progress import stage
         >>> with Display(sys.stdout, mode="lines"), stage("over before a word is said"):
@@ -98,10 +97,11 @@ class Display:
         self._own = starting
         self._told.add((None, BETWEEN))  # no line before it takes as long as between any two
 
-    def quiet(self) -> None:
-        """Show nothing but warnings from now on."""
-        self.hide()
-        self._mode = "quiet"
+    def quiet(self, *, bars: bool = True) -> None:
+        """Show nothing but warnings from now on; `bars=False`: unless progress is shown as bars."""
+        if bars or self._mode != "bars":
+            self.hide()
+            self._mode = "quiet"
 
     def hide(self) -> None:
         """Permanently remove the current stages before the program writes to the terminal itself, or waits for input."""
@@ -242,14 +242,17 @@ def hide() -> None:
         listener.hide()
 
 
-def quiet() -> None:
+def quiet(*, bars: bool = True) -> None:
     """Show nothing but warnings from now on, as a server does whose log others read.
+
+    Args:
+        bars: also where progress is shown as bars, on a terminal.
 
     Example:
         >>> quiet()
     """
     if isinstance(listener := current_listener(), Display):
-        listener.quiet()
+        listener.quiet(bars=bars)
 
 
 def _mode_of(stream: TextIO) -> Literal["bars", "lines"]:

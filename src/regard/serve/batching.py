@@ -21,6 +21,8 @@ from regard.serve.request_log import describe_error
 MAX_RETRY_SECONDS = 60
 # Weight of the latest batch in the estimated time per line.
 NEWS = 0.2
+# Rounds of the event loop before a refusal: more than it takes to drop the lines of clients that have left.
+ROUNDS = 16
 
 
 class BatchWork(Protocol):
@@ -85,10 +87,14 @@ class Batcher:
             HTTPError: the model's own reason; 429, the queue is full; 503, the server is stopping.
             ModelFailed: the model failed.
         """
+        for _ in range(ROUNDS):
+            if self.stopping or self._has_room(lines):
+                break
+            await asyncio.sleep(0)
+        else:
+            raise HTTPError(429, "too many lines are waiting; try again later", {"Retry-After": str(self._retry_after())})
         if self.stopping:
             raise HTTPError(503, "the server is stopping", {"Retry-After": "5"})
-        if len(self._waiting) + len(lines) > self._limits.queue:
-            raise HTTPError(429, "too many lines are waiting; try again later", {"Retry-After": str(self._retry_after())})
         loop = asyncio.get_running_loop()
         own = {next(self._numbers): _Line(task, item, loop.create_future()) for item in lines}
         answers = [line.answer for line in own.values()]
@@ -131,6 +137,9 @@ class Batcher:
     def close(self) -> None:
         """Accept no more work; the current batch continues."""
         self._thread.shutdown(wait=False)
+
+    def _has_room(self, lines: Sequence[Any]) -> bool:
+        return len(self._waiting) + len(lines) <= self._limits.queue
 
     def _take(self) -> list[_Line]:
         batch: list[_Line] = []

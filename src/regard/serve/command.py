@@ -80,6 +80,7 @@ def _serve(
     *,
     precision: DecodingPrecision | None,
 ) -> None:
+    quiet(bars=False)  # a log has lines of JSON only
     from regard.tasks.glibc_memory import SERVER_BYTES, bound_free_memory
 
     bound_free_memory(SERVER_BYTES)  # before PyTorch starts its threads
@@ -103,7 +104,7 @@ def _serve(
         service = Service(models, limits, hosts=host_names(host, allowed), log=RequestLog(sys.stderr), examples=offered)
 
         def ready() -> None:
-            quiet()  # the log has lines of JSON only
+            quiet()  # of the bars; what follows is the log
             line = f"{' and '.join(model.name for model in models)}: {address_of(listening)}\n"
             sys.stdout.buffer.write(line.encode("utf-8", "replace"))
             sys.stdout.flush()
