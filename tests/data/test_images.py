@@ -16,7 +16,7 @@ import numpy as np
 import PIL
 import pytest
 import torch
-from PIL import Image
+from PIL import Image, ImageOps
 
 from regard.data import Preprocessing, expand_images
 from regard.data.image_decoding import BUDGET
@@ -115,6 +115,10 @@ def test_exif_orientation_is_applied(tmp_path: Path, orientation: int, fit: str)
     exif[0x0112] = orientation
     stored.save(tmp_path / "a.png", exif=exif)
     assert np.abs(looked_at(tmp_path / "a.png", fit) - QUARTERS).max() <= 3
+    noise = np.random.default_rng(3).integers(0, 256, (83, 61, 3)).astype(np.uint8)
+    Image.fromarray(noise).save(tmp_path / "b.png", exif=exif)
+    ImageOps.exif_transpose(Image.open(tmp_path / "b.png")).save(tmp_path / "upright.png")
+    np.testing.assert_array_equal(looked_at(tmp_path / "b.png", fit), looked_at(tmp_path / "upright.png", fit))
 
 
 def test_damaged_exif_data_turn_nothing(tmp_path: Path) -> None:

@@ -72,10 +72,12 @@ def decode_square(
         warnings.simplefilter("ignore")
         image = _open(stream, shown)
         try:
-            orientation = _orientation(image)
-            _check_size(image, size, shown)
+            turn = UPRIGHT.get(_orientation(image))
+            _check_size(image, size, shown, copies=1 if turn is None else 2)
             image.load()
-            return _fit(image, size, crop=crop, keep=keep, resample=resample, orientation=orientation)
+            # First, so that blocks and the rounding between two axes are those of the picture as it is seen.
+            upright = image if turn is None else image.transpose(turn)
+            return _fit(upright, size, crop=crop, keep=keep, resample=resample)
         except DataError:
             raise
         except Exception as error:
@@ -111,18 +113,18 @@ def _orientation(image: Image.Image) -> int:
         return 1
 
 
-def _check_size(image: Image.Image, size: int, name: str) -> None:
+def _check_size(image: Image.Image, size: int, name: str, *, copies: int) -> None:
     """Request reduced JPEG decoding, and refuse images that need too much memory, before decoding."""
     width, height = image.size
     image.draft(None, (2 * size, 2 * size))  # no effect on other formats
     workspace = PROGRESSIVE if image.info.get("progressive") else WORKSPACE.get(image.format or "", 0)
-    needed = width * height * workspace + image.size[0] * image.size[1] * 4
+    needed = width * height * workspace + image.size[0] * image.size[1] * 4 * copies
     if needed > BUDGET:
         limit = BUDGET * width * height // needed // 10**6
         raise DataError(f"{name}: {width} x {height} pixels, expected at most {limit} million in such a {image.format} image")
 
 
-def _fit(image: Image.Image, size: int, *, crop: bool, keep: float, resample: Image.Resampling, orientation: int) -> np.ndarray:
+def _fit(image: Image.Image, size: int, *, crop: bool, keep: float, resample: Image.Resampling) -> np.ndarray:
     width, height = image.size
     box = (0, 0, width, height)
     if crop:
@@ -135,8 +137,7 @@ def _fit(image: Image.Image, size: int, *, crop: bool, keep: float, resample: Im
     # The last column and row of `small` may cover less than a factor: the exact size is fractional.
     exact = across / factors[0], down / factors[1]
     edges = tuple(length * (1 + sign * keep) / 2 for sign in (-1, 1) for length in exact)
-    fitted = small.resize((size, size), resample, box=edges)  # type: ignore[arg-type]
-    return np.array(fitted.transpose(UPRIGHT[orientation]) if orientation in UPRIGHT else fitted)
+    return np.array(small.resize((size, size), resample, box=edges))  # type: ignore[arg-type]
 
 
 def _reduced(image: Image.Image, box: Box, factors: tuple[int, int]) -> Image.Image:
