@@ -100,6 +100,13 @@ def test_a_document_may_be_a_pipe(call: Any, tmp_path: Path) -> None:
     assert (answer.code, answer.out.endswith(b"\r\n")) == (0, True), answer.err
 
 
+def test_a_lone_carriage_return_is_no_line_end_of_dos(call: Any, tmp_path: Path) -> None:
+    run, file = trained(tmp_path, kind="word"), tmp_path / "old.txt"
+    file.write_bytes(b"der Hund bellt\r")
+    answer = call("translate", run, "--document", file)
+    assert (answer.code, b"\r" in answer.out) == (0, False), answer.err
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [

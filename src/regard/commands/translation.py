@@ -198,7 +198,8 @@ def _translate_document(translator: Translator, path: Path, language: str, decod
         limit = translator.run.config.data.max_length
         write_message(f"{path}: {shown(sentence)}: longer than {limit} tokens (data.max_length), translated in {parts} parts")
     if lines:
-        dos = content.partition(b"\n")[0].endswith(b"\r")
+        first, feed, _ = content.partition(b"\n")
+        dos = feed and first.endswith(b"\r")
         write_text(found.text.replace("\n", "\r\n") + "\r" if dos else found.text)
 
 

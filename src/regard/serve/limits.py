@@ -37,7 +37,7 @@ class Limits:
     max_text: int = _limit(5_000, "max characters per line; above it status 422")
     max_lines: int = _limit(64, "max lines per request; above it status 422")
     max_beam: int = _limit(10, "max beam width of a request")
-    max_explained: int = _limit(128, "max tokens of a text to explain by a method, and of its output; above it status 422")
+    max_explained: int = _limit(128, "max tokens, with the end, of a text to explain by a method and of its output; above it status 422")
     max_output: int = _limit(256, "max `max_length` of a request, in tokens")
     max_image: int = _limit(5_242_880, "max bytes of an image; above it status 413")
     max_pixels: int = _limit(50_000_000, "max pixels of an image; above it status 422, before decoding")
