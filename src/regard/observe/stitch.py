@@ -20,9 +20,8 @@ def stitched(calls: Sequence[AttentionCall]) -> list[AttentionCall]:
     A self-attention call continues the previous one if it has one more key per query (growing cache); the same keys, with slots for all
     queries so far (static cache); or a single query and no more keys (sliding cache, cut behind the prompt). A generation begins with a
     prompt of several queries, with a single key, or with a static cache whose other slots have weight 0; each step fills its next slots.
-    Calls of one query to several
-    keys, as in attention pooling, stay separate, and so do steps whose prompt was not recorded; pooling over 1, 2, 3 ... keys in this order
-    looks like a generation.
+    Calls of one query to several keys, as in attention pooling, stay separate, and so do steps whose prompt was not recorded; pooling over
+    1, 2, 3 ... keys in this order looks like a generation.
 
     Without a cache, a call with as many queries as keys that repeats all previous weights and has one more of both replaces the previous
     call. Any other call starts anew. A cross-attention call with a single query continues unless the self-attention before it started anew.
