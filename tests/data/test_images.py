@@ -18,7 +18,7 @@ import pytest
 import torch
 from PIL import Image, ImageOps
 
-from regard.data import Preprocessing, expand_images
+from regard.data import Preprocessing, expand_images, image_decoding
 from regard.data.image_decoding import BUDGET
 from regard.errors import ConfigError, DataError
 
@@ -116,9 +116,28 @@ def test_exif_orientation_is_applied(tmp_path: Path, orientation: int, fit: str)
     stored.save(tmp_path / "a.png", exif=exif)
     assert np.abs(looked_at(tmp_path / "a.png", fit) - QUARTERS).max() <= 3
     noise = np.random.default_rng(3).integers(0, 256, (83, 61, 3)).astype(np.uint8)
-    Image.fromarray(noise).save(tmp_path / "b.png", exif=exif)
-    ImageOps.exif_transpose(Image.open(tmp_path / "b.png")).save(tmp_path / "upright.png")
-    np.testing.assert_array_equal(looked_at(tmp_path / "b.png", fit), looked_at(tmp_path / "upright.png", fit))
+    for name in ("b.png", "b.tif", "b.webp"):
+        Image.fromarray(noise).save(tmp_path / name, exif=exif, lossless=True)
+        ImageOps.exif_transpose(Image.open(tmp_path / name)).save(tmp_path / "upright.png")
+        np.testing.assert_array_equal(looked_at(tmp_path / name, fit), looked_at(tmp_path / "upright.png", fit))
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_a_turned_picture_of_many_tiles_is_that_of_one(tmp_path: Path, orientation: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    Image.fromarray(np.random.default_rng(3).integers(0, 256, (83, 61, 3)).astype(np.uint8)).save(tmp_path / "a.png", exif=exif)
+    expected = looked_at(tmp_path / "a.png")
+    monkeypatch.setattr(image_decoding, "TILE", 16)
+    np.testing.assert_array_equal(looked_at(tmp_path / "a.png"), expected)
+
+
+def test_the_size_of_a_png_is_checked_before_it_is_decoded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    Image.new("RGB", (300, 200)).save(tmp_path / "a.png")
+    monkeypatch.setattr(image_decoding, "BUDGET", 1000)
+    monkeypatch.setattr("PIL.PngImagePlugin.PngImageFile.load", lambda self: pytest.fail("decoded"))
+    with pytest.raises(DataError, match="300 x 200 pixels, expected at most 0 million in such a PNG image"):
+        looked_at(tmp_path / "a.png")
 
 
 def test_damaged_exif_data_turn_nothing(tmp_path: Path) -> None:

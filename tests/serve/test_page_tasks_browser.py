@@ -216,6 +216,35 @@ def test_a_click_on_a_word_of_the_translation_keeps_what_comes_before_and_the_re
         require_silence(driver, address)
 
 
+def without_words(driver: Any, *numbers: int) -> list[dict[str, Any]]:  # noqa: F811
+    """Leave out words of the input one after the other; return what is asked for each."""
+    driver.execute_script(
+        "globalThis.asked = []; const plain = fetch; globalThis.fetch = (...a) => (globalThis.asked.push(a[1].body), plain(...a))"
+    )
+    for done, number in enumerate(numbers, 1):
+        driver.find_elements(By.CSS_SELECTOR, ".leave")[number].click()
+        WebDriverWait(driver, 60, 0.05).until(
+            lambda page, done=done: len(page.find_elements(By.CSS_SELECTOR, "#without .look, #without .error")) == done
+        )
+    return [json.loads(body) for body in driver.execute_script("return globalThis.asked")]
+
+
+@pytest.mark.parametrize("text", ["ein <b>Hund</b> bellt", "ein <b Hund bellt Hund x> Hund"])
+def test_what_looks_like_a_tag_is_text_where_tags_are_not_kept(driver: Any, text: str) -> None:  # noqa: F811
+    with hosted(Site(translator("word"))) as address:
+        visit(driver, address)
+        one(driver, "text").send_keys(text, Keys.ENTER)
+        wait(driver)
+        words = [word.text for word in driver.find_elements(By.CSS_SELECTOR, ".leave")]
+        bodies = without_words(driver, *range(len(words)))
+        assert len(bodies) == len(words)
+        for number, (word, body) in enumerate(zip(words, bodies, strict=True)):
+            place = -1
+            for each in words[: number + 1]:
+                place = text.index(each, place + 1)
+            assert body["text"].split() == (text[:place] + text[place + len(word) :]).split()
+
+
 def test_unsure_words_are_marked_and_what_cannot_be_placed_is_told(driver: Any) -> None:  # noqa: F811
     found = translator("word")
     with hosted(Site(found)) as address:
@@ -235,14 +264,7 @@ def test_unsure_words_are_marked_and_what_cannot_be_placed_is_told(driver: Any) 
         told = one(driver, "meta").text
         assert "could not be placed\nZebra" in told
         assert found.translate_tagged(["ein <b>Hund</b> bellt 5"])[0].text == target_of(driver)
-        asked = "globalThis.asked = []; const plain = fetch; globalThis.fetch = (...a) => (globalThis.asked.push(a[1].body), plain(...a))"
-        driver.execute_script(asked)
-        for number in (1, 0):  # "Hund", within the tags, and "ein", before them
-            driver.find_elements(By.CSS_SELECTOR, ".leave")[number].click()
-            WebDriverWait(driver, 60, 0.05).until(
-                lambda page, number=number: len(page.find_elements(By.CSS_SELECTOR, "#without .look")) == 2 - number
-            )
-        bodies = [json.loads(body) for body in driver.execute_script("return globalThis.asked")]
+        bodies = without_words(driver, 1, 0)  # "Hund", within the tags, and "ein", before them
         assert [body["text"] for body in bodies] == ["ein <b></b> bellt 5", "<b>Hund</b> bellt 5"]
         assert all(body["keep_tags"] for body in bodies)
         one(driver, "link").click()

@@ -34,6 +34,8 @@ UPRIGHT = {
     7: Image.Transpose.TRANSVERSE,
     8: Image.Transpose.ROTATE_90,
 }
+# Orientations whose stored rows and columns are exchanged, whose columns run backwards, and whose rows run upwards.
+SIDEWAYS, BACKWARDS, UPWARDS = (5, 6, 7, 8), (2, 3, 7, 8), (3, 4, 6, 7)
 
 Box = tuple[int, int, int, int]
 
@@ -72,12 +74,10 @@ def decode_square(
         warnings.simplefilter("ignore")
         image = _open(stream, shown)
         try:
-            turn = UPRIGHT.get(_orientation(image))
-            _check_size(image, size, shown, copies=1 if turn is None else 2)
+            _check_size(image, size, shown)
             image.load()
-            # First, so that blocks and the rounding between two axes are those of the picture as it is seen.
-            upright = image if turn is None else image.transpose(turn)
-            return _fit(upright, size, crop=crop, keep=keep, resample=resample)
+            # Read last: a PNG may have it behind its pixels, and Pillow has already turned a TIFF.
+            return _fit(image, size, crop=crop, keep=keep, resample=resample, orientation=_orientation(image))
         except DataError:
             raise
         except Exception as error:
@@ -113,19 +113,19 @@ def _orientation(image: Image.Image) -> int:
         return 1
 
 
-def _check_size(image: Image.Image, size: int, name: str, *, copies: int) -> None:
+def _check_size(image: Image.Image, size: int, name: str) -> None:
     """Request reduced JPEG decoding, and refuse images that need too much memory, before decoding."""
     width, height = image.size
     image.draft(None, (2 * size, 2 * size))  # no effect on other formats
     workspace = PROGRESSIVE if image.info.get("progressive") else WORKSPACE.get(image.format or "", 0)
-    needed = width * height * workspace + image.size[0] * image.size[1] * 4 * copies
+    needed = width * height * workspace + image.size[0] * image.size[1] * 4
     if needed > BUDGET:
         limit = BUDGET * width * height // needed // 10**6
         raise DataError(f"{name}: {width} x {height} pixels, expected at most {limit} million in such a {image.format} image")
 
 
-def _fit(image: Image.Image, size: int, *, crop: bool, keep: float, resample: Image.Resampling) -> np.ndarray:
-    width, height = image.size
+def _fit(image: Image.Image, size: int, *, crop: bool, keep: float, resample: Image.Resampling, orientation: int) -> np.ndarray:
+    width, height = image.size[:: -1 if orientation in SIDEWAYS else 1]
     box = (0, 0, width, height)
     if crop:
         side = min(width, height)
@@ -133,15 +133,15 @@ def _fit(image: Image.Image, size: int, *, crop: bool, keep: float, resample: Im
         box = (left, top, left + side, top + side)
     across, down = box[2] - box[0], box[3] - box[1]
     factors = max(1, across // (2 * size)), max(1, down // (2 * size))
-    small = _reduced(image, box, factors)
+    small = _reduced(image, box, factors, orientation)
     # The last column and row of `small` may cover less than a factor: the exact size is fractional.
     exact = across / factors[0], down / factors[1]
     edges = tuple(length * (1 + sign * keep) / 2 for sign in (-1, 1) for length in exact)
     return np.array(small.resize((size, size), resample, box=edges))  # type: ignore[arg-type]
 
 
-def _reduced(image: Image.Image, box: Box, factors: tuple[int, int]) -> Image.Image:
-    """Average blocks of `factors` pixels in a box of the picture, as RGB."""
+def _reduced(image: Image.Image, box: Box, factors: tuple[int, int], orientation: int) -> Image.Image:
+    """Average blocks of `factors` pixels in a box of the upright picture, as RGB."""
     left, top, right, bottom = box
     across, down = factors
     result = Image.new("RGB", (-(-(right - left) // across), -(-(bottom - top) // down)))
@@ -150,9 +150,21 @@ def _reduced(image: Image.Image, box: Box, factors: tuple[int, int]) -> Image.Im
     step_x, step_y = (max(1, TILE // factor) * factor for factor in factors)
     for y in range(top, bottom, step_y):
         for x in range(left, right, step_x):
-            tile = to_rgb(image.crop((x, y, min(x + step_x, right), min(y + step_y, bottom))))
+            tile = to_rgb(_crop_upright(image, (x, y, min(x + step_x, right), min(y + step_y, bottom)), orientation))
             result.paste(tile.reduce(factors), ((x - left) // across, (y - top) // down))
     return result
+
+
+def _crop_upright(image: Image.Image, box: Box, orientation: int) -> Image.Image:
+    """Return a box of the upright picture."""
+    if orientation not in UPRIGHT:
+        return image.crop(box)
+    left, top, right, bottom = box[1::-1] + box[:1:-1] if orientation in SIDEWAYS else box
+    if orientation in BACKWARDS:
+        left, right = image.width - right, image.width - left
+    if orientation in UPWARDS:
+        top, bottom = image.height - bottom, image.height - top
+    return image.crop((left, top, right, bottom)).transpose(UPRIGHT[orientation])
 
 
 def _converter(image: Image.Image) -> Callable[[Image.Image], Image.Image]:

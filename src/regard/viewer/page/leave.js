@@ -95,11 +95,11 @@ const TAG = /<(?:\/?[A-Za-z][\p{L}\p{N}_:.-]*(?:\s(?:[^<>"']|"[^"<]*"|'[^'<]*')*
 
 const signsOf = (text) => [...text.replace(/\s/g, "")];
 
-// A text without a word that `count` signs precede, not counting white space and tags; null where another word stands.
-function without(text, word, count) {
+// A text without a word that `count` signs precede, not counting white space and, where there are any, tags; null where another word stands.
+function without(text, tags, word, count) {
   const signs = signsOf(word);
   let [before, after, gone, at, seen] = ["", "", "", 0, 0];
-  for (const { 0: tag, index } of [...text.matchAll(TAG), { 0: "", index: text.length }]) {
+  for (const { 0: tag, index } of [...tags, { 0: "", index: text.length }]) {
     for (const sign of text.slice(at, index)) {
       const own = !/\s/.test(sign) && seen >= count && seen < count + signs.length;
       if (own) gone += sign;
@@ -118,8 +118,9 @@ async function leaveOut(button) {
   const r = record();
   const names = INPUTS[page.task];
   const { text } = r.items[button.dataset.items];
-  const tagged = (r.typed || {})["keep-tags"] ? r.typed.text : text;
-  const left = without(tagged, button.textContent, signsOf(text.slice(0, Number(button.dataset.start))).length);
+  const keeps = (r.typed || {})["keep-tags"];
+  const typed = keeps ? r.typed.text : text;
+  const left = without(typed, keeps ? typed.matchAll(TAG) : [], button.textContent, signsOf(text.slice(0, Number(button.dataset.start))).length);
   const texts = names.map((name) => (name === button.dataset.items ? left : r.items[name].text));
   const line = el("li", {}, "without ", el("bdi", { class: "left-out" }, button.textContent), ": ");
   if (!$("without").children.length) $("without").append(el("li", { class: "as-it-was" }, "with every word: ", el("bdi", { dir: "auto" }, saidOf(r))));
