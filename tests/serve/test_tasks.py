@@ -203,6 +203,8 @@ def test_long_pairs_are_not_linked_by_leaving_out_and_no_batch_links_two_so() ->
         assert (answer.status, re.sub(r"\d+ tokens", "N tokens", answer.error)) == (422, "method: N tokens, expected at most 5")
         assert site.post("/align", {"pair": {"source": source, "target": target}}).status == 200
     assert site.post("/align", {"pair": {"source": "a", "target": "a"}, "method": "leave-one-out"}).status == 200
+    cut = Site(translator(data={"max_length": 5}), max_explained=5)  # what is not read does not count
+    assert cut.post("/align", {"pair": {"source": text, "target": text}, "method": "leave-one-out"}).status == 200
     aligning = next(each for each in endpoints([ServedModel("a", translator())], Limits()) if each.path == "/align")
     items = aligning.plan({"pair": [{"source": "a", "target": "a"}], "method": "leave-one-out"})[1]
     assert aligning.width(DecodingRequest(0, None, None), items[0]) > Limits().batch_characters

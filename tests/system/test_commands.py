@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import random
+import re
 import shutil
 from pathlib import Path
 
@@ -336,6 +337,29 @@ def test_no_output_replaces_a_file_of_a_run_or_model(call, runs, words):
     answer = call(*words)
     assert (answer.code, kept.read_bytes()) == (2, before)
     assert f"{kept}: is a file of an input folder of this command, which it would replace" in answer.err
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [("folder", "it is a folder"), ("none/out.json", "No such file or directory"), ("a.txt/out.json", "[^ ]*a.txt is not a folder")],
+)
+@pytest.mark.parametrize(
+    ("words", "option"),
+    [
+        (["explain", "{runs}/bpe", "--method", "weights", "--source", "a.txt", "--json"], "--json"),
+        (["evaluate", "{runs}/bpe", "--source", "a.txt", "--target", "a.txt", "--json"], "--json"),
+        (["evaluate", "{runs}/bpe", "--source", "a.txt", "--target", "a.txt", "--output"], "--output"),
+        (["translate", "{runs}/bpe", "a.txt", "--links"], "--links"),
+        (["check", "{runs}/bpe", "--json"], "--json"),
+    ],
+)
+def test_an_output_that_cannot_be_written_is_refused_before_the_work(call, runs, words, option, name, reason, monkeypatch):
+    monkeypatch.setattr("torch.nn.Module.__call__", lambda *_, **__: pytest.fail("the model has run"))
+    Path("a.txt").write_text("a b\n")
+    Path("folder").mkdir()
+    answer = call(*(word.replace("{runs}", str(runs)) for word in words), name)
+    assert (answer.code, answer.out) == (2, b"")
+    assert re.fullmatch(f"regard: error: {option} {name}: cannot be written \\({reason}\\)\n", answer.err)
 
 
 def test_links_stay_until_there_are_new_ones(call, runs):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from collections.abc import Iterable, Iterator, Mapping
@@ -11,7 +12,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from regard.errors import ConfigError
+from regard.errors import ConfigError, os_reason
 
 DecodingPrecision = Literal["float32", "bfloat16", "int8"]
 LinkUnit = Literal["word", "character"]
@@ -98,7 +99,9 @@ def refuse_overwriting(
     named: Iterable[Path] = (),
     pictures: bool = False,
 ) -> None:
-    """Refuse output files that are inputs of the command, which would be lost, and two of one name; redirected standard input is an input.
+    """Refuse output files that are inputs of the command, which would be lost, that cannot be written, and two of one name.
+
+    Redirected standard input is an input.
 
     Args:
         outputs: files to write, by option.
@@ -114,6 +117,8 @@ def refuse_overwriting(
         place = None if path is None else Path(os.path.realpath(path))
         if place is not None and place.is_symlink():
             raise ConfigError(f"{option} {path}: a link that leads back to itself")
+        if path is not None and place is not None and str(path) != "-" and (reason := _unwritable(place)):
+            raise ConfigError(f"{option} {path}: cannot be written ({reason})")
         if place is not None and (other := places.setdefault(place, option)) != option:
             raise ConfigError(f"{other} and {option}: both name {path}")
     given = [Path(path) for path in inputs if path is not None]
@@ -143,6 +148,19 @@ def named_files(names: str | Path | None, folder: str | Path | None) -> Iterator
     if names is not None and Path(names).is_file():
         base = Path(names).parent if folder is None else Path(folder)
         yield from (base / line for line in stream_lines(names))
+
+
+def _unwritable(place: Path) -> str:
+    """Return why a file cannot be written, as the system will say after the work; "" if nothing is known to hinder it."""
+    if place.is_dir():
+        return "it is a folder"
+    if place.exists() and not place.is_file():  # a pipe or a device
+        return ""
+    if place.parent.is_dir() and os.access(place.parent, os.W_OK | os.X_OK):
+        return ""
+    there = next(parent for parent in place.parents if parent.exists())
+    code = errno.ENOTDIR if not there.is_dir() else errno.EACCES if there == place.parent else errno.ENOENT
+    return os_reason(place, OSError(code, os.strerror(code)))
 
 
 def _same(path: Path, other: Path) -> bool:

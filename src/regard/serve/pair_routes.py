@@ -89,14 +89,14 @@ def _width(pair: _Pair) -> int:
 
 
 def _align(translator: Translator, pairs: Sequence[_Pair], _: object, limits: Limits) -> list[Answer]:
-    vocabularies = translator.run.vocabularies
+    vocabularies, limit = translator.run.vocabularies, translator.run.config.data.max_length
 
     def link(pair: _Pair, lack: str) -> Answer:
         if lack:
             return HTTPError(422, lack)
         if pair.method != "attention":
             sides = (vocabularies.source, pair.source), (vocabularies.target, pair.target)
-            refused = too_long(max(len(side.encode_ids([text])[0]) for side, text in sides), limits)
+            refused = too_long(min(limit, max(len(side.encode_ids([text])[0]) for side, text in sides)), limits)
             if refused is not None:
                 return refused
         try:
