@@ -124,7 +124,12 @@ def test_a_mask_of_one_row_for_all_is_named() -> None:
     assert "one mask arrives (mask, bool (1, 9)) for all 3 rows and cannot hold the padding of each" in found.cause
 
 
-def test_a_position_one_off_in_the_cache_is_named() -> None:
+@pytest.mark.parametrize("whole", [True, False])
+@pytest.mark.parametrize(
+    ("fault", "cause"),
+    [("positions", "positions do not continue from the cache"), ("oldest", "the cache is 1 key short: a step does not see the oldest")],
+)
+def test_the_fault_of_a_cache_is_named(fault: str, cause: str, *, whole: bool) -> None:
     class Cached(Model):
         def __init__(self) -> None:
             super().__init__("")
@@ -140,11 +145,12 @@ def test_a_position_one_off_in_the_cache_is_named() -> None:
             self.words, self.places, self.key = nn.Embedding(V, E), nn.Embedding(32, E), nn.Linear(E, E)
             self.norm = nn.LayerNorm(E)
 
-        def forward(self, ids: Tensor, past: Tensor | None) -> tuple[Tensor, Tensor]:
-            start = 0 if past is None else past.shape[1] - 1
+        def forward(self, ids: Tensor, past: Tensor | None = None) -> tuple[Tensor, Tensor]:
+            start = 0 if past is None else past.shape[1] - (fault == "positions")
             x = self.norm(self.words(ids) + self.places(start + torch.arange(ids.shape[1])))
             past = x if past is None else torch.cat([past, x], 1)
             hidden = torch.ones(x.shape[1], past.shape[1], dtype=torch.bool).triu(1 + past.shape[1] - x.shape[1])
+            hidden[:, 0] |= start > 5 and fault == "oldest"
             return x + (self.key(x) @ past.mT).masked_fill(hidden, -torch.inf).softmax(-1) @ past, past
 
     adapter = Adapter(
@@ -153,9 +159,25 @@ def test_a_position_one_off_in_the_cache_is_named() -> None:
         start=lambda model, batch: None,
         step=lambda model, token, past: model(token, past),
     )
-    result = check(Cached(), {"tokens": tokens()}, adapter=adapter)["cache"]
-    assert (result.verdict, result.module) == ("leak", "body")
-    assert result.cause.startswith("positions do not continue from the cache")
+    result = check(Body() if whole else Cached(), {"tokens": tokens()}, adapter=adapter)["cache"]
+    assert (result.verdict, result.module) == ("leak", "" if whole else "body")
+    assert result.cause.startswith(cause)
+
+
+def test_a_layer_that_has_the_batch_first_is_not_told_to_have_it() -> None:
+    class Rows(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.words, self.attention = nn.Embedding(V, E), nn.MultiheadAttention(E, 2, batch_first=True)
+
+        def forward(self, tokens: Tensor, mask: Tensor) -> Tensor:
+            x, padding = self.words(tokens), ~mask
+            return self.attention(x, x, x, key_padding_mask=padding[:1].expand_as(padding))[0]
+
+    mask = torch.arange(6) < torch.tensor([[3], [6], [5]])
+    causes = [leak.cause for leak in check(Rows(), {"tokens": tokens()[:3, :6] * mask, "mask": mask}, causal=False).leaks]
+    assert not [cause for cause in causes if "set batch_first=True" in cause]
+    assert [cause for cause in causes if cause.startswith("rows attend to each other: it gets (T, B, E) although batch_first=True")]
 
 
 def test_an_output_is_named_by_its_number() -> None:

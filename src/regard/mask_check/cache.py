@@ -183,7 +183,7 @@ def cause_of_cache(survey: Survey, origin: Origin | None) -> str:
     alone = survey.compare_outputs(name, (whole[name], stepped[name]), single.match, (sizes, sizes))
     if alone.size <= survey.limit(name):
         return "a single row is right: rows share a cache, or get that of another row"
-    if origin is not None and _before_attention(survey, origin):
+    if origin is not None and _embeds(origin):
         return POSITIONS
     first = min((column for column, size in alone.positions.items() if size > survey.limit(name)), default=0)
     if first == 0:
@@ -238,16 +238,19 @@ def cause_of_chunks(survey: Survey, origin: Origin | None) -> str:
         "lower right one"
     )
     positions = "the positions of a chunk do not continue from the cache"
-    if origin is None or not origin.module:
+    if origin is None or not origin.module or _reads_tokens(survey, origin):
         return f"{before} {corner}, as tril(S - T); or {positions}"
-    return f"{before} {positions}" if _before_attention(survey, origin) else f"{before} {corner}, as tril(S - T)"
+    return f"{before} {positions}" if _embeds(origin) else f"{before} {corner}, as tril(S - T)"
 
 
-def _before_attention(survey: Survey, origin: Origin) -> bool:
-    """Return whether a leak begins before any mixing of positions: in the embeddings of tokens and positions."""
-    if not origin.module or "embed" in origin.kind.lower() or "position" in origin.kind.lower():
-        return True
+def _embeds(origin: Origin) -> bool:
+    """Return whether a leak begins in the embeddings of tokens and positions, before any mixing of positions."""
+    return "embed" in origin.kind.lower() or "position" in origin.kind.lower()
+
+
+def _reads_tokens(survey: Survey, origin: Origin) -> bool:
+    """Return whether a leak begins in a module that embeds tokens and may mix positions, too."""
     place = Place(Key(Call(origin.module, 0), "in"), "input")
-    layout = survey.layout(place)
-    tensor = survey.views.get(place)
-    return tensor is not None and not tensor.is_floating_point() and layout is not None and any(axis.label == BATCH for axis in layout)
+    layout, tensor = survey.layout(place), survey.views.get(place)
+    ids = tensor is not None and not tensor.is_floating_point()
+    return ids and not _embeds(origin) and layout is not None and any(axis.label == BATCH for axis in layout)

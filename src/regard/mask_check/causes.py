@@ -142,6 +142,8 @@ TIME_FIRST = "; if the batch is meant to be (T, B), say so with Sequence(..., ti
 
 
 def _across_rows(origin: Origin, module: Module | None) -> str:
+    if origin.kind == "MultiheadAttention" and module is not None and getattr(module.module, "batch_first", False):
+        return f"rows attend to each other: it gets (T, B, E) although batch_first=True, or the mask of another row{TIME_FIRST}"
     if origin.kind == "MultiheadAttention":
         return f"rows attend to each other: it takes the batch axis for time; set batch_first=True or give it (T, B, E){TIME_FIRST}"
     if function := reduces_by(module):
