@@ -47,17 +47,18 @@ def test_queries_are_found_among_the_axes_of_grouped_heads(axes: str, order: tup
 class HeadAttention(nn.Module):
     """Attention that is given projected heads: queries (B, T, H, D) or (B, H, T, D), keys and values of G heads likewise."""
 
-    def __init__(self, axes: str, *, first: bool) -> None:
+    def __init__(self, axes: str, *, first: bool, multiplies: bool) -> None:
         super().__init__()
-        self.axes, self.first = axes, first
+        self.axes, self.first, self.multiplies = axes, first, multiplies
         self.weights = torch.empty(0)
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         if self.first:
             q, k, v = (x.transpose(1, 2) for x in (q, k, v))
-        self.weights = torch.einsum(f"btgrd,bsgd->{self.axes}", q.unflatten(2, (GROUPS, HEADS)), k).softmax(-1)
+        self.weights = torch.einsum(f"btgrd,bsgd->{self.axes}", q.unflatten(2, (GROUPS, -1)), k).softmax(-1)
         values = v.transpose(1, 2)
-        return self.weights @ (values[:, None] if self.axes == "btgrs" else values[:, :, None])
+        values = values[:, None] if self.axes == "btgrs" else values[:, :, None]
+        return (self.weights.unsqueeze(-1) * values.unsqueeze(-3)).sum(-2) if self.multiplies else self.weights @ values
 
 
 class Projected(nn.Module):
@@ -68,21 +69,30 @@ class Projected(nn.Module):
         self.attention = attention
 
     def forward(self, tokens: Tensor) -> Tensor:
-        x = nn.functional.one_hot(tokens, WIDTH).float().unflatten(-1, (-1, 4))
+        x = (nn.functional.one_hot(tokens, WIDTH) / 2).unflatten(-1, (-1, 4))
         x = x.transpose(1, 2) if self.attention.first else x
         return self.attention(x, *(x.narrow(1 if self.attention.first else 2, start, GROUPS) for start in (0, 2)))
 
 
+@pytest.mark.parametrize("multiplies", [False, True])
 @pytest.mark.parametrize("first", [False, True])
 @pytest.mark.parametrize(("axes", "order"), [("btgrs", (0, 2, 3, 1, 4)), ("bgrts", (0, 1, 2, 3, 4))])
-def test_queries_are_found_without_states(axes: str, order: tuple[int, ...], first: bool) -> None:
-    attention = HeadAttention(axes, first=first)
+def test_queries_are_found_without_states(axes: str, order: tuple[int, ...], first: bool, multiplies: bool) -> None:
+    attention = HeadAttention(axes, first=first, multiplies=multiplies)
 
     def heads(length: int, count: int) -> Tensor:
         return torch.randn((4, count, length, 4) if first else (4, length, count, 4))
 
-    for length in (5, 1, GROUPS, HEADS):
-        q, k, v = heads(length, GROUPS * HEADS), heads(7, GROUPS), heads(7, GROUPS)
+    for length, shared, keys in (
+        (5, HEADS, 7),
+        (1, HEADS, 7),
+        (GROUPS, HEADS, 7),
+        (5, 1, 7),
+        (5, HEADS, HEADS),
+        (1, HEADS, 3),
+        (HEADS, HEADS, 7),
+    ):
+        q, k, v = heads(length, GROUPS * shared), heads(keys, GROUPS), heads(keys, GROUPS)
         if length == HEADS:  # neither the queries nor the keys tell
             with pytest.raises(ConfigError, match="which of its axes counts queries"), regard.watch(attention):
                 attention(q, k, v)
@@ -96,13 +106,73 @@ def test_queries_are_found_without_states(axes: str, order: tuple[int, ...], fir
     assert torch.equal(seen[0].weights, attention.weights.permute(*order).flatten(1, 2))
 
 
+@pytest.mark.parametrize("multiplies", [False, True])
 @pytest.mark.parametrize(("axes", "order"), [("btgrs", (0, 2, 3, 1, 4)), ("bgrts", (0, 1, 2, 3, 4))])
-def test_a_single_query_is_found_among_axes_of_one_entry(axes: str, order: tuple[int, ...]) -> None:
-    model = nn.Sequential(GroupAttention(axes, multiplies=False))
+def test_a_single_query_is_found_among_axes_of_one_entry(axes: str, order: tuple[int, ...], multiplies: bool) -> None:
+    model = nn.Sequential(GroupAttention(axes, multiplies=multiplies))
     with regard.watch(model) as seen:
         model(torch.randn(4, 1, WIDTH))
     assert isinstance(model[0], GroupAttention)
     assert torch.equal(seen[0].weights, model[0].weights.permute(*order).flatten(1, 2))
+
+
+class OneKeyHead(nn.Module):
+    """Queries (B, H, T, D) that share the keys (B, 1, S, D) of one head; its weights (B, 1, H, T, S) have five axes."""
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return (q.unflatten(1, (1, -1)) @ k[:, :, None].mT).softmax(-1) @ v[:, :, None]
+
+
+@pytest.mark.parametrize(("queries", "keys"), [(1, 4), (2, 4), (2, 3), (1, 3)])
+def test_as_many_keys_as_heads_are_no_queries(queries: int, keys: int) -> None:
+    model = OneKeyHead()
+    with regard.watch(model) as seen:
+        model(torch.randn(2, 4, queries, 8), torch.randn(2, 1, keys, 8), torch.randn(2, 1, keys, 8))
+    assert seen[0].weights.shape == (2, 4, queries, keys)
+
+
+class GivenHeads(nn.Module):
+    """Attention that is given (B, T, H, D), with its heads before its examples, or both in one axis."""
+
+    def __init__(self, *, folded: bool) -> None:
+        super().__init__()
+        self.folded = folded
+        self.weights = torch.empty(0)
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        if not self.folded:
+            weights = torch.einsum("bthd,bshd->hbts", q, k).softmax(-1)
+            self.weights = weights.transpose(0, 1)
+            return torch.einsum("hbts,bshd->bthd", weights, v)
+        q, k, v = (x.transpose(1, 2) for x in (q, k, v))
+        weights = (q.flatten(0, 1) @ k.flatten(0, 1).mT).softmax(-1)
+        self.weights = weights.view(*q.shape[:3], -1)
+        return torch.bmm(weights, v.flatten(0, 1)).view(q.shape).transpose(1, 2)
+
+
+class HeadsInside(nn.Module):
+    """Splits states into heads for another module."""
+
+    def __init__(self, heads: nn.Module) -> None:
+        super().__init__()
+        self.projection, self.heads = nn.Linear(16, 48), heads
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.heads(*(each.unflatten(-1, (4, 4)) for each in self.projection(x).chunk(3, -1))).flatten(2)
+
+
+@pytest.mark.parametrize("batch", [1, 2, 3, 4, 5])
+@pytest.mark.parametrize("folded", [False, True])
+def test_the_states_around_a_module_that_is_given_heads_tell_its_examples(batch: int, folded: bool) -> None:
+    heads = GivenHeads(folded=folded)
+    model = HeadsInside(heads)
+    if batch == 4 and not folded:  # as many examples as heads
+        with pytest.raises(ConfigError, match="its examples and heads are in an order that does not show"), regard.watch(model):
+            model(torch.randn(batch, 5, 16))
+        return
+    with regard.watch(model) as seen:
+        model(torch.randn(batch, 5, 16))
+    assert torch.equal(seen[0].weights, heads.weights)
 
 
 class Tied(nn.Module):

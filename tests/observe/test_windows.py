@@ -219,3 +219,66 @@ def test_hyper_connections_mix_streams_and_attend_to_nothing() -> None:
     with regard.watch(model) as seen:
         model(torch.randn(B * 4, L, H * D))
     assert [(call.layer, tuple(call.weights.shape)) for call in seen] == [("0.layer.attention", (B, H, L, L))]
+
+
+class SparseAttention(nn.Module):
+    """Each query attends to three keys of its own: its best, or those before it."""
+
+    def __init__(self, way: str, *, window: bool) -> None:
+        super().__init__()
+        self.way, self.window = way, window
+
+    def forward(self, x: Tensor) -> Tensor:
+        q = heads(x)
+        if self.window:
+            values = F.pad(q, (0, 0, 2, 0)).unfold(2, 3, 1).mT  # (B, H, T, 3, D)
+            weights = torch.einsum("bhtd,bhtkd->bhtk", q, values).softmax(-1)
+        else:
+            scores, places = (q @ q.mT).topk(3, -1)
+            weights = scores.softmax(-1)
+            values = q.unsqueeze(2).expand(-1, -1, q.shape[2], -1, -1).gather(3, places.unsqueeze(-1).expand(*places.shape, D))
+        if self.way == "einsum":
+            return torch.einsum("bhtk,bhtkd->bhtd", weights, values)
+        return (weights.unsqueeze(-2) @ values).squeeze(-2) if self.way == "matmul" else (weights.unsqueeze(-1) * values).sum(-2)
+
+
+class Projecting(nn.Module):
+    """Has another module attend to projected states."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.projection, self.inner = nn.Linear(H * D, H * D), inner
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.inner(self.projection(x))
+
+
+@pytest.mark.parametrize("batch", [1, 2, 4])
+@pytest.mark.parametrize("window", [False, True])
+@pytest.mark.parametrize("way", ["einsum", "matmul", "product"])
+def test_keys_of_each_query_alone_make_no_map(way: str, window: bool, batch: int) -> None:
+    model = Projecting(SparseAttention(way, window=window))
+    for length in (4, 5):
+        with pytest.raises(ConfigError, match="each of its queries has keys of its own"), regard.watch(model):
+            model(torch.randn(batch, length, H * D))
+
+
+class PooledHeads(nn.Module):
+    """Pools states by one learned query for each head."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.query = nn.Parameter(torch.randn(H, D))
+
+    def forward(self, x: Tensor) -> Tensor:
+        keys = heads(x)
+        return torch.einsum("bhs,bhsd->bhd", torch.einsum("hd,bhsd->bhs", self.query, keys).softmax(-1), keys)
+
+
+@pytest.mark.parametrize("length", [1, 2, H, 6])
+@pytest.mark.parametrize("batch", [1, 2, 5])
+def test_one_query_for_each_head_makes_a_map(batch: int, length: int) -> None:
+    model = nn.Sequential(PooledHeads())
+    with regard.watch(model) as seen:
+        model(torch.randn(batch, length, H * D))
+    assert seen[0].weights.shape == (batch, H, 1, length)

@@ -277,11 +277,10 @@ class Follower:
             return
         count = weighted.tensor.dim()
         axes = list(range(count)) if dims is None else [axis % count for axis in ([dims] if isinstance(dims, int) else dims)]
-        weights = entries.arranged(held.weights, held.keys, axes) if weighted.tensor.numel() else held.weights
-        if weights is None:
+        found = entries.arranged(held.weights, held.keys, axes) if weighted.tensor.numel() else (held.weights, ())
+        if found is None:
             return
-        grouped = bool(weighted.tensor.numel()) and entries.grouped()
-        held.scope.lacking = tuple(range(1 - weights.dim(), -1)) if grouped else ()
+        weights, held.scope.lacking = found
         if held.raw:
             self._held[id(out)] = replace(held, tensor=out, weights=weights, summed=True)
         elif weighted.lost or (held.lost and not _sum_to_one(weights)):

@@ -116,11 +116,6 @@ class Entries(NamedTuple):
         own, other = self[which], self[1 - which]
         return any(own.shape[axis] > 1 and own.stride(axis) == 0 and other.stride(axis) != 0 for axis in range(own.dim()))
 
-    def grouped(self) -> bool:
-        """Return whether the values lack several axes of the weights: those of queries, and of heads that share keys."""
-        axes = range(self.values.dim())
-        return sum(not same_along(self.weights, axis) and same_along(self.values, axis) for axis in axes) > 1
-
     def behind(self, func: Callable[..., Any], name: str, tensor: Tensor, call: tuple[Any, Any, Any]) -> list[Entries] | None:
         """Return the entries of a function's result."""
         found = [labels_behind(func, name, labels, tensor, call) for labels in self]
@@ -129,10 +124,10 @@ class Entries(NamedTuple):
         pairs = [found] if isinstance(found[0], Tensor) else zip(*found, strict=True)
         return [Entries(*pair) for pair in pairs]
 
-    def arranged(self, weights: Tensor, keys: Tensor | None, axes: Sequence[int]) -> Tensor | None:
-        """Return the weights (..., T, S) whose keys are summed over by some axes; None if none of them is the key axis.
+    def arranged(self, weights: Tensor, keys: Tensor | None, axes: Sequence[int]) -> tuple[Tensor, tuple[int, ...]] | None:
+        """Return the weights (..., T, S) whose keys are summed over by some axes, and the axes that values lack or have once, but the first.
 
-        Axes that weights lack are features; an axis that values lack is the query axis.
+        Axes that weights lack are features; an axis that values lack is the query axis. None: none of the axes is the key axis.
         """
         if keys is None:
             return None
@@ -151,7 +146,8 @@ class Entries(NamedTuple):
         order = [axis for axis in rest if axis not in asked[-1:]] + asked[-1:] + [key]
         gone = [axis for axis in range(own.dim()) if axis not in order]
         picked = narrowed(weights).flatten()[own.permute(*gone, *order)[(0,) * len(gone)]]  # removed axes have one entry
-        return picked if asked else picked.unsqueeze(-2)
+        lacking = tuple(place - len(order) for place, axis in enumerate(order[:-1]) if place and same_along(self.values, axis))
+        return (picked, lacking) if asked else (picked.unsqueeze(-2), ())
 
 
 def same_along(labels: Tensor, axis: int) -> bool:

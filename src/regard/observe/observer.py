@@ -31,7 +31,7 @@ from regard.observe.scopes import (
     in_blocks,
     in_blocks_of,
     in_fragments,
-    in_windows,
+    have_own_keys,
     is_one_head,
     kind_of,
     order_of,
@@ -360,6 +360,9 @@ class Observer:
             scope.lost, scope.missed = UNCLEAR if axis else UNCLEAR_QUERIES, True
             self._left.append(scope)
             return None
+        if have_own_keys(scope, weights.shape):
+            scope.windows, scope.lost = True, "each of its queries has keys of its own, as in a window, which make no map"
+            return None
         if axis != -2:
             weights = weights.movedim(axis, -2)
         if weights.dim() == 3:
@@ -372,9 +375,6 @@ class Observer:
         while weights.dim() < 4:
             weights = weights.unsqueeze(0)
         weights = weights.flatten(0, -4)
-        if in_windows(self._work.scopes, weights.shape):
-            scope.windows, scope.lost = True, "each of its queries has keys of its own, as in a window, which make no map"
-            return None
         if in_blocks(self._work.scopes[-1:], weights.shape, scope.product):
             scope.windows, scope.lost = True, in_blocks_of(weights.shape)
             return None

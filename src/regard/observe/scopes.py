@@ -42,7 +42,7 @@ class Scope:
         seen: whether a call inside it was recorded.
         method: whether a method other than `forward` is running.
         states: shapes of the states that tell the batch of its weights, see `states_of`.
-        around: shapes of the first arguments of the modules around its weights, see `around_of`.
+        around: shapes of the first two arguments of the modules around its weights, see `around_of`.
         lacking: axes that its values lack, counted from the end of its weights: those of queries, and of heads that share keys.
         three: whether three-dimensional weights were recorded, whose first axis counts examples, or the heads of one example.
         calls: its recorded calls.
@@ -62,7 +62,7 @@ class Scope:
     seen: bool = False
     method: bool = False
     states: list[tuple[int, ...]] = field(default_factory=list)
-    around: list[tuple[int, ...]] = field(default_factory=list)
+    around: list[list[tuple[int, ...]]] = field(default_factory=list)
     lacking: tuple[int, ...] = ()
     three: bool = False
     calls: list[Any] = field(default_factory=list)
@@ -108,10 +108,7 @@ def batch_and_heads(scopes: Sequence[Scope], shape: Sequence[int]) -> tuple[int,
     """
     if len(shape) != 3:
         return None
-    start = len(scopes) - 1
-    while start > 0 and scopes[start - 1].attends:
-        start -= 1
-    for scope in scopes[start:]:
+    for scope in _outwards(scopes):
         batches = [batch for tensor in _sequences(scope) if tensor.dim() == 3 for batch in _batches(tensor.shape, shape)]
         if batches:
             return max(batches), shape[0] // max(batches)
@@ -120,12 +117,17 @@ def batch_and_heads(scopes: Sequence[Scope], shape: Sequence[int]) -> tuple[int,
 
 def states_of(scopes: Sequence[Scope]) -> list[tuple[int, ...]]:
     """Return the shapes of the states (B, L, D), (L, B, D) or (L, D) passed to the innermost attention, not to a part of it."""
+    with torch._C.DisableTorchFunction():
+        shapes = ([tuple(tensor.shape) for tensor in _sequences(scope) if tensor.dim() in (2, 3)] for scope in _outwards(scopes))
+        return next((found for found in shapes if found), [])
+
+
+def _outwards(scopes: Sequence[Scope]) -> list[Scope]:
+    """Return the active modules whose states tell most of the weights first: the innermost attention, its parts, the modules around it."""
     start = len(scopes) - 1
     while start > 0 and scopes[start - 1].attends:
         start -= 1
-    with torch._C.DisableTorchFunction():
-        shapes = [[tuple(tensor.shape) for tensor in _sequences(scope) if tensor.dim() in (2, 3)] for scope in scopes[start:]]
-    return next((found for found in shapes if found), [])
+    return [*scopes[start:], *reversed(scopes[:start])]
 
 
 def batches_of(scope: Scope, shape: Sequence[int]) -> set[int]:
@@ -151,29 +153,41 @@ def order_of(scope: Scope, shape: Sequence[int]) -> Literal["examples", "heads",
 def query_axis(scope: Scope, shape: Sequence[int]) -> int | None:
     """Return the axis that counts queries in weights of grouped heads, (B, G, R, T, S) or (B, T, G, R, S); None if several may.
 
-    The innermost module whose first argument leaves one axis tells; if none does, the axis is as long as that of the keys.
+    The innermost module whose arguments leave one axis tells; if none leaves any, the axis is as long as that of the keys.
     """
+    several = False
     for given in scope.around:
-        found = [axis for axis in scope.lacking if given[0] == shape[0] and _counts_queries(axis, shape, given)]
+        found = [axis for axis in scope.lacking if given[0][0] == shape[0] and _counts_queries(axis, shape, given)]
         if found and (
             len(found) == 1 or all(shape[axis] == 1 for axis in found)
         ):  # any axis of length 1 is the query's, or as good as that
             return -2 if -2 in found else found[0]
+        several |= bool(found)
     found = [axis for axis in scope.lacking if shape[axis] == shape[-1]]
-    return found[0] if len(found) == 1 else None
+    return found[0] if len(found) == 1 and not several else None
 
 
-def _counts_queries(axis: int, shape: Sequence[int], given: Sequence[int]) -> bool:
-    """Return whether an axis of weights counts the queries (B, T), (B, T, D), (B, T, H, D) or (B, H, T, D)."""
-    heads = math.prod(shape[1:-1]) // max(1, shape[axis])
-    return shape[axis] == given[1] if len(given) < 4 else (shape[axis], heads) in (tuple(given[1:3]), (given[2], given[1]))
+def _counts_queries(axis: int, shape: Sequence[int], given: Sequence[Sequence[int]]) -> bool:
+    """Return whether an axis of weights (..., S) counts the queries (B, T), (B, T, D), (B, T, H, D) or (B, H, T, D).
+
+    Args:
+        axis: of the weights.
+        shape: of the weights.
+        given: shapes of the first two sequences; of four axes, the keys tell which of these the order is.
+    """
+    first, *others = given
+    if len(first) < 4:
+        return shape[axis] == first[1]
+    heads, keys = math.prod(shape[1:-1]) // max(1, shape[axis]), next((tuple(other) for other in others if len(other) == 4), ())
+    orders = [order for order in (1, 2) if keys and keys[order] == shape[-1]] or [1, 2]
+    return any((shape[axis], heads) == (first[order], first[3 - order]) for order in orders)
 
 
-def around_of(scopes: Sequence[Scope]) -> list[tuple[int, ...]]:
-    """Return the shapes of the first sequences, of states or tokens, passed to the active modules, innermost first."""
+def around_of(scopes: Sequence[Scope]) -> list[list[tuple[int, ...]]]:
+    """Return the shapes of the first two sequences, of states or tokens, passed to each active module, innermost first."""
     with torch._C.DisableTorchFunction():
-        firsts = (next((value for name, value in _named(scope) if _may_be_sequence(name, value)), None) for scope in reversed(scopes))
-        return [tuple(first.shape) for first in firsts if first is not None]
+        given = ([tuple(value.shape) for name, value in _named(scope) if _may_be_sequence(name, value)][:2] for scope in reversed(scopes))
+        return [shapes for shapes in given if shapes]
 
 
 def is_one_head(scope: Scope) -> bool:
@@ -185,19 +199,23 @@ def is_one_head(scope: Scope) -> bool:
     return shape[0] == 1 < shape[1] and batches_of(scope, shape) == {shape[1]}
 
 
-def in_windows(scopes: Sequence[Scope], shape: Sequence[int]) -> bool:
-    """Return whether weights (B', H, 1, S) belong to single queries with keys of their own: B' then counts positions, too."""
-    if shape[1:3] != (1, 1):
+def have_own_keys(scope: Scope, shape: Sequence[int]) -> bool:
+    """Return whether weights (..., 1, S) belong to single queries with keys of their own: the axes before count queries, too."""
+    lead, keys = shape[:-2], shape[-1]
+    if shape[-2] != 1 or not lead or any(shape[axis] > 1 for axis in scope.lacking):
         return False
-    with torch._C.DisableTorchFunction():
-        states = next((tensor.shape for scope in scopes[-1:] for tensor in _sequences(scope) if tensor.dim() == 3), None)
-    return (
-        states is not None
-        and states[0] > 0
-        and states[1] > 1
-        and shape[0] >= states[0] * states[1]
-        and shape[0] % (states[0] * states[1]) == 0
-    )
+    if len(lead) == 3 and scope.around and len(scope.around[0][0]) == 4:  # queries (B, H, T, D) or (B, T, H, D), and keys
+        first, *others = scope.around[0]
+        known = {size for each in (others or [first]) if len(each) == 4 for size in each[1:3]}
+        return min(first[1:3]) > 1 and keys not in known and (lead[0], *sorted(lead[1:])) == (first[0], *sorted(first[1:3]))
+    states = [each for each in scope.states if len(each) == 3]
+    if not states or states[0][1] < 2 or not states[0][0]:
+        return False
+    batch, length = states[0][:2]
+    if math.prod(lead) % (batch * length):
+        return False
+    folded = math.prod(lead[1:]) == 1 and lead[0] > 0
+    return folded or (length in lead[1:] and keys not in {each[1] for each in states})
 
 
 def in_blocks(scopes: Sequence[Scope], shape: Sequence[int], product: Sequence[int]) -> bool:
