@@ -125,7 +125,7 @@ class Entries(NamedTuple):
         return [Entries(*pair) for pair in pairs]
 
     def arranged(self, weights: Tensor, keys: Tensor | None, axes: Sequence[int]) -> tuple[Tensor, tuple[int, ...]] | None:
-        """Return the weights (..., T, S) whose keys are summed over by some axes, and the axes that values lack or have once, but the first.
+        """Return the weights (..., T, S) whose keys are summed over by some axes, and axes that values lack or have once.
 
         Axes that weights lack are features; an axis that values lack is the query axis. None: none of the axes is the key axis.
         """
