@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -282,3 +285,68 @@ def test_one_query_for_each_head_makes_a_map(batch: int, length: int) -> None:
     with regard.watch(model) as seen:
         model(torch.randn(batch, length, H * D))
     assert seen[0].weights.shape == (batch, H, 1, length)
+
+
+class ClassAttention(nn.Module):
+    """The first token attends to all others."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        q = heads(x)
+        return (q[:, :, :1] @ q[:, :, 1:].mT).softmax(-1) @ q[:, :, 1:]
+
+
+class Hierarchy(nn.Module):
+    """Pools the words (B, documents, words * D) of each document by a learned query."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.query = nn.Parameter(torch.randn(8))
+
+    def forward(self, x: Tensor) -> Tensor:
+        words = x.unflatten(-1, (-1, 8))
+        return torch.einsum("bns,bnsd->bnd", (words @ self.query).softmax(-1), words)
+
+
+class Chat(nn.Module):
+    """A recurrent decoder whose states (1, B, D) attend to memory (S, B, D) in a module that returns weights."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.attn = Weights()
+
+    def forward(self, state: Tensor, memory: Tensor) -> Tensor:
+        return torch.bmm(self.attn(state, memory), memory.transpose(0, 1))
+
+
+class Weights(nn.Module):
+    def forward(self, state: Tensor, memory: Tensor) -> Tensor:
+        return (state * memory).sum(2).t().softmax(1).unsqueeze(1)
+
+
+class OneOfMany(nn.Module):
+    """The first position attends, in PyTorch's own attention with time first."""
+
+    def __init__(self, count: int) -> None:
+        super().__init__()
+        self.attention = nn.MultiheadAttention(16, count)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.attention(x[:1], x, x)[0]
+
+
+@pytest.mark.parametrize(
+    ("build", "shapes", "expected"),
+    [
+        (ClassAttention, [(4, H, H * D)], (4, H, 1, H - 1)),
+        (ClassAttention, [(5, H, H * D)], (5, H, 1, H - 1)),
+        (Hierarchy, [(2, 3, 40)], (2, 3, 1, 5)),
+        (Chat, [(1, 4, 6), (5, 4, 6)], (4, 1, 1, 5)),
+        (lambda: OneOfMany(1), [(5, 2, 16)], (2, 1, 1, 5)),
+        (lambda: OneOfMany(2), [(5, 2, 16)], (2, 2, 1, 5)),
+    ],
+)
+def test_single_queries_with_common_keys_make_a_map(build: Callable[[], nn.Module], shapes: list[Any], expected: tuple[int, ...]) -> None:
+    model = nn.Sequential(build()) if len(shapes) == 1 else build()
+    with regard.watch(model) as seen:
+        model(*(torch.randn(shape) for shape in shapes))
+    assert seen[0].weights.shape == expected

@@ -341,7 +341,7 @@ def test_no_output_replaces_a_file_of_a_run_or_model(call, runs, words):
 
 @pytest.mark.parametrize(
     ("name", "reason"),
-    [("folder", "it is a folder"), ("none/out.json", "No such file or directory"), ("a.txt/out.json", "[^ ]*a.txt is not a folder")],
+    [("folder", "it is a folder"), ("a.txt/out.json", "[^ ]*a.txt is not a folder"), ("a.txt/none/out.json", "[^ ]*a.txt is not a folder")],
 )
 @pytest.mark.parametrize(
     ("words", "option"),

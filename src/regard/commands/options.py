@@ -152,14 +152,14 @@ def named_files(names: str | Path | None, folder: str | Path | None) -> Iterator
 
 def _unwritable(place: Path) -> str:
     """Return why a file cannot be written, as the system will say after the work; "" if nothing is known to hinder it."""
-    if place.is_dir():
+    if os.path.isdir(place):
         return "it is a folder"
-    if place.exists() and not place.is_file():  # a pipe or a device
+    if os.path.exists(place) and not os.path.isfile(place):  # a pipe or a device
         return ""
-    if place.parent.is_dir() and os.access(place.parent, os.W_OK | os.X_OK):
+    there = next(parent for parent in place.parents if os.path.exists(parent))  # folders below it are made
+    if os.path.isdir(there) and os.access(there, os.W_OK | os.X_OK):
         return ""
-    there = next(parent for parent in place.parents if parent.exists())
-    code = errno.ENOTDIR if not there.is_dir() else errno.EACCES if there == place.parent else errno.ENOENT
+    code = errno.EACCES if os.path.isdir(there) else errno.ENOTDIR
     return os_reason(place, OSError(code, os.strerror(code)))
 
 

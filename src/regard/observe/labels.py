@@ -142,7 +142,7 @@ class Entries(NamedTuple):
             return None
         key, rest = found[0], [axis for axis in range(own.dim()) if own.shape[axis] > 1 or (axis < found[0] and not features[axis])]
         rest = [axis for axis in rest if axis != key]
-        asked = [axis for axis in rest if queries[axis]] or [axis for axis in rest if own.shape[axis] == 1]
+        asked = [axis for axis in rest if queries[axis]] or [axis for axis in rest if axis and own.shape[axis] == 1]
         order = [axis for axis in rest if axis not in asked[-1:]] + asked[-1:] + [key]
         gone = [axis for axis in range(own.dim()) if axis not in order]
         picked = narrowed(weights).flatten()[own.permute(*gone, *order)[(0,) * len(gone)]]  # removed axes have one entry

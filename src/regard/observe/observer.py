@@ -360,7 +360,7 @@ class Observer:
             scope.lost, scope.missed = UNCLEAR if axis else UNCLEAR_QUERIES, True
             self._left.append(scope)
             return None
-        if have_own_keys(scope, weights.shape):
+        if have_own_keys(self._work.scopes, weights.shape, scope.lacking, scope.product):
             scope.windows, scope.lost = True, "each of its queries has keys of its own, as in a window, which make no map"
             return None
         if axis != -2:

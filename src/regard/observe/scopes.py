@@ -108,26 +108,26 @@ def batch_and_heads(scopes: Sequence[Scope], shape: Sequence[int]) -> tuple[int,
     """
     if len(shape) != 3:
         return None
-    for scope in _outwards(scopes):
+    start = len(scopes) - 1
+    while start > 0 and scopes[start - 1].attends:
+        start -= 1
+    for scope in scopes[start:]:
         batches = [batch for tensor in _sequences(scope) if tensor.dim() == 3 for batch in _batches(tensor.shape, shape)]
         if batches:
             return max(batches), shape[0] // max(batches)
-    return None
+    batch, *axes = (*next((each[0] for each in around_of(scopes[-1:])), ()), 0)[:3]  # queries (B, H, T, D) or (B, T, H, D)
+    heads = {heads for heads, queries in (axes, axes[::-1]) if queries == shape[1] and batch * heads == shape[0]} if len(axes) == 2 else ()
+    return (batch, next(iter(heads))) if len(heads) == 1 else None
 
 
 def states_of(scopes: Sequence[Scope]) -> list[tuple[int, ...]]:
     """Return the shapes of the states (B, L, D), (L, B, D) or (L, D) passed to the innermost attention, not to a part of it."""
-    with torch._C.DisableTorchFunction():
-        shapes = ([tuple(tensor.shape) for tensor in _sequences(scope) if tensor.dim() in (2, 3)] for scope in _outwards(scopes))
-        return next((found for found in shapes if found), [])
-
-
-def _outwards(scopes: Sequence[Scope]) -> list[Scope]:
-    """Return the active modules whose states tell most of the weights first: the innermost attention, its parts, the modules around it."""
     start = len(scopes) - 1
     while start > 0 and scopes[start - 1].attends:
         start -= 1
-    return [*scopes[start:], *reversed(scopes[:start])]
+    with torch._C.DisableTorchFunction():
+        shapes = [[tuple(tensor.shape) for tensor in _sequences(scope) if tensor.dim() in (2, 3)] for scope in scopes[start:]]
+    return next((found for found in shapes if found), [])
 
 
 def batches_of(scope: Scope, shape: Sequence[int]) -> set[int]:
@@ -144,10 +144,19 @@ def order_of(scope: Scope, shape: Sequence[int]) -> Literal["examples", "heads",
         lengths = {states[0] for states in scope.states if len(states) == 2} & set(shape[1:])
         alone = bool(lengths) and all(len(states) == 2 for states in scope.states)
         return "examples" if not alone or shape[0] == 1 else "unclear" if shape[0] in lengths else "heads"
+    if not scope.states and scope.around and len(scope.around[0][0]) == 4:
+        return "heads" if _has_heads_first(shape, scope.around[0][0]) else "examples"
     batches = batches_of(scope, shape)
     if shape[1] not in batches or shape[0] == 1:  # one of several examples, or one head, see `is_one_head`
         return "examples"
     return "examples" if shape[0] in batches and shape[0] != shape[1] else "unclear" if shape[0] == shape[1] else "heads"
+
+
+def _has_heads_first(shape: Sequence[int], given: Sequence[int]) -> bool:
+    """Return whether weights can be (H, B, T, S) alone, given queries (B, T, H, D), (B, H, T, D) or (T, B, H, D)."""
+    first, second, third = given[:3]
+    turned = shape[1] == first and tuple(shape[axis] for axis in (0, 2)) in ((second, third), (third, second))
+    return turned and shape[0] != first and tuple(shape[:3]) != (second, third, first)
 
 
 def query_axis(scope: Scope, shape: Sequence[int]) -> int | None:
@@ -155,9 +164,9 @@ def query_axis(scope: Scope, shape: Sequence[int]) -> int | None:
 
     The innermost module whose arguments leave one axis tells; if none leaves any, the axis is as long as that of the keys.
     """
-    several = False
+    several, groups = False, math.prod(shape[axis] for axis in range(1 - len(shape), -1) if axis not in scope.lacking)
     for given in scope.around:
-        found = [axis for axis in scope.lacking if given[0][0] == shape[0] and _counts_queries(axis, shape, given)]
+        found = [axis for axis in scope.lacking if given[0][0] == shape[0] and _counts_queries(axis, shape, given, groups)]
         if found and (
             len(found) == 1 or all(shape[axis] == 1 for axis in found)
         ):  # any axis of length 1 is the query's, or as good as that
@@ -167,19 +176,20 @@ def query_axis(scope: Scope, shape: Sequence[int]) -> int | None:
     return found[0] if len(found) == 1 and not several else None
 
 
-def _counts_queries(axis: int, shape: Sequence[int], given: Sequence[Sequence[int]]) -> bool:
+def _counts_queries(axis: int, shape: Sequence[int], given: Sequence[Sequence[int]], groups: int) -> bool:
     """Return whether an axis of weights (..., S) counts the queries (B, T), (B, T, D), (B, T, H, D) or (B, H, T, D).
 
     Args:
         axis: of the weights.
         shape: of the weights.
-        given: shapes of the first two sequences; of four axes, the keys tell which of these the order is.
+        given: shapes of the first two sequences; keys of four axes tell which of these the order is, unless they are those of a step.
+        groups: number of heads of the keys.
     """
     first, *others = given
     if len(first) < 4:
         return shape[axis] == first[1]
     heads, keys = math.prod(shape[1:-1]) // max(1, shape[axis]), next((tuple(other) for other in others if len(other) == 4), ())
-    orders = [order for order in (1, 2) if keys and keys[order] == shape[-1]] or [1, 2]
+    orders = [order for order in (1, 2) if keys and (keys[order], keys[3 - order]) == (shape[-1], groups)] or [1, 2]
     return any((shape[axis], heads) == (first[order], first[3 - order]) for order in orders)
 
 
@@ -199,23 +209,34 @@ def is_one_head(scope: Scope) -> bool:
     return shape[0] == 1 < shape[1] and batches_of(scope, shape) == {shape[1]}
 
 
-def have_own_keys(scope: Scope, shape: Sequence[int]) -> bool:
-    """Return whether weights (..., 1, S) belong to single queries with keys of their own: the axes before count queries, too."""
+def have_own_keys(scopes: Sequence[Scope], shape: Sequence[int], lacking: Sequence[int], product: Sequence[int]) -> bool:
+    """Return whether weights (..., 1, S) belong to single queries with keys of their own: the axes before count queries, too.
+
+    Args:
+        scopes: active modules, innermost last.
+        shape: of the weights.
+        lacking: see `Scope`.
+        product: shape of weights times values; () if unknown.
+    """
     lead, keys = shape[:-2], shape[-1]
-    if shape[-2] != 1 or not lead or any(shape[axis] > 1 for axis in scope.lacking):
+    if shape[-2] != 1 or any(shape[axis] > 1 for axis in lacking) or not scopes or scopes[-1].num_heads is not None:
         return False
-    if len(lead) == 3 and scope.around and len(scope.around[0][0]) == 4:  # queries (B, H, T, D) or (B, T, H, D), and keys
-        first, *others = scope.around[0]
-        known = {size for each in (others or [first]) if len(each) == 4 for size in each[1:3]}
-        return min(first[1:3]) > 1 and keys not in known and (lead[0], *sorted(lead[1:])) == (first[0], *sorted(first[1:3]))
-    states = [each for each in scope.states if len(each) == 3]
-    if not states or states[0][1] < 2 or not states[0][0]:
+    with torch._C.DisableTorchFunction():
+        given = [tuple(tensor.shape) for tensor in _sequences(scopes[-1]) if tensor.dim() in (3, 4)]
+    if not given or not given[0][0]:
         return False
-    batch, length = states[0][:2]
-    if math.prod(lead) % (batch * length):
+    batch, length, last = given[0][0], given[0][1], given[0][-1]
+    if len(given[0]) == 4:  # queries (B, H, T, D) or (B, T, H, D), and keys
+        known = {size for each in given[1:] or given for size in each[1:-1]}
+        counts = (batch, *sorted(given[0][1:3]))
+        return len(lead) == 3 and min(counts[1:]) > 1 and keys not in known and (lead[0], *sorted(lead[1:])) == counts
+    if length < 2 or math.prod(lead) % (batch * length):
         return False
-    folded = math.prod(lead[1:]) == 1 and lead[0] > 0
-    return folded or (length in lead[1:] and keys not in {each[1] for each in states})
+    if math.prod(lead[1:]) == 1 and lead:  # unless the states (1, B, D) of a recurrent decoder attend to a memory (S, B, D)
+        return lead[0] > 0 and (keys, length) not in {each[:2] for each in given[1:]}
+    if lead[0] != batch or length not in lead[1:] or keys in {each[1] for each in given}:
+        return False
+    return len(lead) > 2 or product[-1:] == (last,)  # as wide as the states: the second axis is none of heads
 
 
 def in_blocks(scopes: Sequence[Scope], shape: Sequence[int], product: Sequence[int]) -> bool:
