@@ -115,8 +115,11 @@ def batch_and_heads(scopes: Sequence[Scope], shape: Sequence[int]) -> tuple[int,
         batches = [batch for tensor in _sequences(scope) if tensor.dim() == 3 for batch in _batches(tensor.shape, shape)]
         if batches:
             return max(batches), shape[0] // max(batches)
-    batch, *axes = (*next((each[0] for each in around_of(scopes[-1:])), ()), 0)[:3]  # queries (B, H, T, D) or (B, T, H, D)
-    heads = {heads for heads, queries in (axes, axes[::-1]) if queries == shape[1] and batch * heads == shape[0]} if len(axes) == 2 else ()
+    given = next((each[0] for each in around_of(scopes[-1:])), ())
+    if len(given) != 4 or not given[0]:
+        return None
+    batch, *axes = given[:3]  # queries (B, H, T, D) or (B, T, H, D)
+    heads = {heads for heads, queries in (axes, axes[::-1]) if queries == shape[1] and batch * heads == shape[0]}
     return (batch, next(iter(heads))) if len(heads) == 1 else None
 
 
