@@ -25,9 +25,9 @@ SECTIONS = {
     "daniluk2017": "attention-to-previous-states-daniluk-et-al-2017",
     "r_drop": "r-drop-on-few-pairs-liang-et-al-2021",
     "bahdanau2015": "attention-and-no-attention-bahdanau-et-al-2015",
+    "luong2015_scores": "scores-windows-input-feeding-luong-et-al-2015",
     "lin2017_entailment": "hops-and-their-penalty-lin-et-al-2017",
     "li2018_characters": "areas-in-transformers-li-et-al-2018",
-    "li2018_lstm_characters": "areas-in-lstms-li-et-al-2018",
     "li2019_plateau": "choosing-among-thirty-checkpoints",
     "scene_sentences": "two-inputs-scenes-with-a-sentence",
     "two_inputs": "two-inputs-two-languages",
@@ -66,15 +66,15 @@ def verdicts() -> list[list[str]]:
     attends, crossed = "attention is better than none", "crossed co-attention is better than the Transformer"
     hops, fusion = "several hops are better than one", "gated fusion is better than concatenation"
     split = "key-value attention is better than plain attention"
-    means, learned = "areas are better than single positions", "area features (Eq. 9) are better than single positions"
+    learned, scaled = "area features (Eq. 9) are better than single positions", "scaled dot is better than dot"
     found = [
         ("Attention helps to write letters backwards.", "generated", attends, "reverse", "points", SHOWN),
         ("It helped a recurrent translator.", "bahdanau2015", attends, "multi30k", "BLEU", SHOWN),
+        ("In another, scaled dot beats dot.", "luong2015_scores", scaled, "multi30k", "BLEU", SHOWN),
         ("More hops and parameters beat one hop on sentence pairs.", "lin2017_entailment", hops, "sick", "points", SHOWN),
         ("Gated fusion of a pair loses to concatenation.", "lin2017_entailment", fusion, "sick", "points", REFUTED),
         ("Keys apart from values harm a model of unrelated sentences.", "daniluk2017", split, "multi30k", "perplexity", REFUTED),
         ("R-Drop harms on 3,000 pairs.", "r_drop", "R-Drop is better than one pass", "multi30k_3000", "BLEU", REFUTED),
-        ("Areas helped an LSTM with characters.", "li2018_lstm_characters", means, "multi30k", "BLEU", SHOWN),
         ("Areas with learned features: no gain shown for characters.", "li2018_characters", learned, "multi30k", "BLEU", NOT_SHOWN),
         ("Crossed co-attention: no gain shown.", "li2019_plateau", crossed, "multi30k", "BLEU", NOT_SHOWN),
     ]

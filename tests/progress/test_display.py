@@ -115,6 +115,19 @@ def test_a_display_can_be_made_quiet_while_it_shows() -> None:
     assert stream.getvalue() == "regard: 100 files\nregard: line 3 was cut\n"
 
 
+def test_lines_can_be_given_to_a_log() -> None:
+    stream, told = io.StringIO(), []
+    with Display(stream, mode="lines"):
+        progress.message("100 files")
+        with progress.redirected(told.append):
+            progress.message("200 files")
+            progress.quiet()
+            progress.message("300 files")
+            progress.message("line 3 was cut", warning=True)
+        progress.message("line 4 was cut", warning=True)
+    assert (stream.getvalue(), told) == ("regard: 100 files\nregard: line 4 was cut\n", ["200 files", "line 3 was cut"])
+
+
 def test_nobody_listening_on_standard_error_stops_nothing() -> None:
     reading, writing = os.pipe()
     os.close(reading)

@@ -334,7 +334,8 @@ def test_a_start_that_takes_long_leaves_the_log_json(run_folder: Path, monkeypat
     monkeypatch.setattr(routes, "open_models", slow)
     monkeypatch.setattr(server_module, "run_server", lambda service, listening, ready: ready() is None)
     answer = call("serve", run_folder, "--port", 0)
-    assert (answer.code, answer.err) == (0, "")
+    assert answer.code == 0, answer.err
+    assert "Loading" in [json.loads(line)["message"] for line in answer.err.splitlines()]
 
 
 @pytest.mark.parametrize("missing", ["starlette", "uvicorn"])

@@ -7,6 +7,7 @@ the input.
 from __future__ import annotations
 
 import functools
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -186,7 +187,8 @@ def test_a_command_in_a_pipe_names_its_stages_and_writes_only_data(
     shorten(monkeypatch, command)
     code, out, err = call(*command.split(), *case.words.replace("{}", str(folder)).split(), stdin=case.stdin)
     assert code == 0, err
-    told = [part.removeprefix("regard: ") for line in err.splitlines() for part in line.split("; ")]
+    lines = [json.loads(line)["message"] if line.startswith("{") else line.removeprefix("regard: ") for line in err.splitlines()]
+    told = [part for line in lines for part in line.split("; ")]
     missing = [name for name in case.stages if not any(part.startswith(name) for part in told)]
     assert not missing, err
     data = out.decode()

@@ -5,7 +5,7 @@ An operation opens a `stage` and counts; a listener receives events. The default
 are imported lazily.
 """
 
-from regard.progress.display import Display, hide, quiet, show
+from regard.progress.display import Display, hide, quiet, redirected, show
 from regard.progress.stages import (
     Event,
     Stage,
@@ -30,6 +30,7 @@ __all__ = [
     "log_events",
     "message",
     "quiet",
+    "redirected",
     "set_listener",
     "show",
     "stage",

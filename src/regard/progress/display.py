@@ -6,7 +6,8 @@ import importlib
 import os
 import sys
 import threading
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Literal, Self, TextIO, cast
 
@@ -56,6 +57,7 @@ class Display:
         self._line_at = float("-inf")
         self._thread: threading.Thread | None = None
         self._before: Any = None
+        self._write_line: Callable[[str], object] = self._to_stream
         self._own: Stage | None = None  # of the command itself, shown while there is no other
 
     def __enter__(self) -> Self:
@@ -97,11 +99,16 @@ class Display:
         self._own = starting
         self._told.add((None, BETWEEN))  # no line before it takes as long as between any two
 
-    def quiet(self, *, bars: bool = True) -> None:
-        """Show nothing but warnings from now on; `bars=False`: unless progress is shown as bars."""
-        if bars or self._mode != "bars":
-            self.hide()
-            self._mode = "quiet"
+    def quiet(self) -> None:
+        """Show nothing but warnings from now on."""
+        self.hide()
+        self._mode = "quiet"
+
+    def redirect(self, write: Callable[[str], object]) -> Callable[[str], object]:
+        """Give every line to `write` from now on; bars stay on the terminal. Returns what lines were given to before."""
+        with self._changed:
+            before, self._write_line = self._write_line, write
+        return before
 
     def hide(self) -> None:
         """Permanently remove the current stages before the program writes to the terminal itself, or waits for input."""
@@ -185,6 +192,9 @@ class Display:
         if self._bars is not None:
             self._bars.console.print(f"regard: {text}", markup=False, highlight=False, soft_wrap=True)
             return
+        self._write_line(text)
+
+    def _to_stream(self, text: str) -> None:
         self._stream.write(f"regard: {text}\n")
         self._stream.flush()
 
@@ -242,17 +252,38 @@ def hide() -> None:
         listener.hide()
 
 
-def quiet(*, bars: bool = True) -> None:
-    """Show nothing but warnings from now on, as a server does whose log others read.
-
-    Args:
-        bars: also where progress is shown as bars, on a terminal.
+def quiet() -> None:
+    """Show nothing but warnings from now on.
 
     Example:
         >>> quiet()
     """
     if isinstance(listener := current_listener(), Display):
-        listener.quiet(bars=bars)
+        listener.quiet()
+
+
+@contextmanager
+def redirected(write: Callable[[str], object]) -> Iterator[None]:
+    """Give every line of progress to a function within the block, as a server does whose log has a format; bars stay on the terminal.
+
+    Args:
+        write: called with the text of a line, by one thread at a time.
+
+    Example:
+        >>> from regard.progress import message
+        >>> with Display(sys.stdout, mode="lines"), redirected(lambda text: print({"message": text})):
+        ...     message("2,000 training pairs")
+        {'message': '2,000 training pairs'}
+    """
+    listener = current_listener()
+    if not isinstance(listener, Display):
+        yield
+        return
+    before = listener.redirect(write)
+    try:
+        yield
+    finally:
+        listener.redirect(before)
 
 
 def _mode_of(stream: TextIO) -> Literal["bars", "lines"]:

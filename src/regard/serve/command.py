@@ -14,8 +14,9 @@ from typing import Annotated, Any, Literal, get_type_hints
 import typer
 
 from regard.errors import missing_extra
-from regard.progress import quiet
+from regard.progress import quiet, redirected
 from regard.serve.limits import Limits
+from regard.serve.request_log import RequestLog
 
 commands = typer.Typer()
 
@@ -68,7 +69,10 @@ def serve(
     SIGTERM or Ctrl-C stops the server with exit code 0.
     """
     runs = [run] if other is None else [run, other]
-    _serve(runs, (host, port), allowed_host or [], Limits(**limits), examples, precision=precision)  # pyright: ignore[reportArgumentType]
+    given = Limits(**limits)  # pyright: ignore[reportArgumentType]
+    log = RequestLog(sys.stderr)
+    with redirected(lambda text: log.write({"event": "message", "message": text})):
+        _serve(runs, (host, port), allowed_host or [], given, examples, precision=precision, log=log)
 
 
 def _serve(
@@ -79,8 +83,8 @@ def _serve(
     examples: int | None,
     *,
     precision: DecodingPrecision | None,
+    log: RequestLog,
 ) -> None:
-    quiet(bars=False)  # a log has lines of JSON only
     from regard.tasks.glibc_memory import SERVER_BYTES, bound_free_memory
 
     bound_free_memory(SERVER_BYTES)  # before PyTorch starts its threads
@@ -94,17 +98,16 @@ def _serve(
             raise
         raise missing_extra(f"serving needs {name}, which is not installed", "serve") from error
     from regard.serve.examples import COUNT, LOCAL
-    from regard.serve.request_log import RequestLog
     from regard.serve.routes import open_models
 
     host = address[0]
     offered = (COUNT if host in LOCAL else 0) if examples is None else examples
     with listen(*address) as listening:  # first: report a taken port at once
         models = open_models(runs, precision=precision)
-        service = Service(models, limits, hosts=host_names(host, allowed), log=RequestLog(sys.stderr), examples=offered)
+        service = Service(models, limits, hosts=host_names(host, allowed), log=log, examples=offered)
 
         def ready() -> None:
-            quiet()  # of the bars; what follows is the log
+            quiet()  # what follows is of requests
             line = f"{' and '.join(model.name for model in models)}: {address_of(listening)}\n"
             sys.stdout.buffer.write(line.encode("utf-8", "replace"))
             sys.stdout.flush()
