@@ -25,7 +25,7 @@ from regard.errors import ConfigError, DataError, TrainingError
 from regard.ops import SequenceLoss
 from regard.tasks.forked_processes import in_forks
 from regard.training import ProcessGroup, TrainingJob, TrainResult, automatic_micro_batches, train
-from regard.training.micro_batch import choose_workers
+from regard.training.micro_batch import choose_workers, resolve_micro_batches
 from regard.training.workers import UpdateRecord, Workers, shared_zeros
 from tests.tasks import tiny_language
 from tests.training import tiny
@@ -337,8 +337,33 @@ def test_a_run_says_what_was_chosen(tmp_path: Path) -> None:
     assert "workers: none, this process trains with 1 thread (a batch is one micro-batch)" in lines
 
 
-def test_automatic_micro_batches_are_of_about_a_thousand_tokens() -> None:
-    assert [automatic_micro_batches(tokens) for tokens in (1, 499, 500, 2048, 3999, 4000, 10**6)] == [1, 1, 2, 2, 2, 4, 8]
+@pytest.mark.parametrize(
+    ("tokens", "width", "sequential", "workers", "expected"),
+    [
+        (4096, 256, True, 1, 1),  # recurrent: as many as workers, for their steps cost the same for few sentences
+        (4096, 256, True, 4, 4),
+        (4096, 256, True, 100, 8),  # 500 tokens at least
+        (499, 256, True, 8, 1),
+        (40_000, 256, True, 2, 5),  # 8,192 tokens at most
+        (4096, 128, False, 1, 1),
+        (4096, 512, False, 1, 2),  # what fits the cache
+        (4096, 512, False, 8, 8),
+        (2048, 128, False, 2, 2),
+        (10**6, 512, False, 2, 64),
+    ],
+)
+def test_automatic_micro_batches(tokens: int, width: int, sequential: bool, workers: int, expected: int) -> None:
+    assert automatic_micro_batches(tokens, width=width, sequential=sequential, workers=workers) == expected
+
+
+@pytest.mark.parametrize(
+    ("changes", "cores", "expected"), [({}, 3, 3), ({"workers": 2}, 3, 2), ({"compile": True}, 3, 1), ({"micro_batches": 5}, 3, 5)]
+)
+def test_micro_batches_are_chosen_for_the_workers(
+    changes: dict[str, Any], cores: int, expected: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch, "get_num_threads", lambda: cores)
+    assert resolve_micro_batches(tiny.config(**changes), ProcessGroup(), lambda workers: workers).micro_batches == expected
 
 
 def test_workers_give_torch_its_threads_back() -> None:

@@ -120,13 +120,13 @@ class TrainingConfig(Frozen):
     batch_tokens: int = Field(default=4096, ge=1, le=MAX_COUNT, description="max padded tokens per batch, of the longer side")
     gradient_accumulation_steps: int = Field(default=1, ge=1, le=MAX_COUNT, description="batches per update and process")
     micro_batches: int | None = Field(
-        default=None, ge=1, le=64, description="parts of a batch, for the workers; absent: 1 to 8 by its size, on a GPU 1"
+        default=None, ge=1, le=64, description="parts of a batch, for the workers; absent: chosen when the run starts, on a GPU 1"
     )
     workers: int | None = Field(
         default=None,
         ge=1,
         le=MAX_COUNT,
-        description="processes on a CPU, one thread each; absent: one per core; changes no result",
+        description="processes on a CPU, one thread each; absent: one per core",
     )
     optimizer: Literal["adamw", "adam", "sgd", "adadelta", "rmsprop", "adagrad"] = "adamw"
     learning_rate: float = Field(default=1e-3, gt=0, le=MAX_RATE)

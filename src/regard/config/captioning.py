@@ -112,6 +112,11 @@ class CaptionerSettings(Frozen):
         """Whether there is attention over the image: always."""
         return True
 
+    @property
+    def sequential(self) -> bool:
+        """Whether layers take a step per position: those of Show, Attend and Tell."""
+        return isinstance(self, ShowConfig)
+
 
 class ShowConfig(CaptionerSettings):
     """Show, Attend and Tell (Xu et al. 2015): an LSTM that attends to the image before each word."""

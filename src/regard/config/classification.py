@@ -152,6 +152,11 @@ class SentenceModelSettings(Frozen):
         return self
 
     @property
+    def sequential(self) -> bool:
+        """Whether layers take a step per position."""
+        return isinstance(getattr(self, "encoder", None), RecurrentEncoderConfig)
+
+    @property
     def attends(self) -> bool:
         """Whether there is attention to show: that of its pooling, or of its layers."""
         return self.pooling != "last" or not isinstance(getattr(self, "encoder", None), RecurrentEncoderConfig)

@@ -91,6 +91,11 @@ class LanguageModelConfig(Frozen):
         return self.order - 1 if self.attention == "ngram" else PARTS[self.attention]
 
     @property
+    def sequential(self) -> bool:
+        """Whether layers take a step per position: always."""
+        return True
+
+    @property
     def attends(self) -> bool:
         """Whether there is attention to show."""
         return self.attention not in ("none", "ngram")

@@ -196,6 +196,11 @@ class RNNConfig(Frozen):
             raise ValueError("second.area: a location score has no keys that an area could be made of")
 
     @property
+    def sequential(self) -> bool:
+        """Whether layers take a step per position: always."""
+        return True
+
+    @property
     def attends(self) -> bool:
         """Whether there is attention over the source to show."""
         return self.attention is not None
@@ -238,6 +243,11 @@ class TransformerSettings(Frozen):
         if self.alignment_layer is not None and self.alignment_layer > self.decoder_layers:
             raise ValueError(f"alignment_layer ({self.alignment_layer}) must be one of the decoder_layers ({self.decoder_layers})")
         return self
+
+    @property
+    def sequential(self) -> bool:
+        """Whether layers take a step per position."""
+        return False
 
     @property
     def attends(self) -> bool:
@@ -300,6 +310,11 @@ class TransformerConfig(TransformerSettings):
             raise ValueError(
                 f"recurrent.attention.score {own.attention.score} needs recurrent.dim ({own.dim}) = embed_dim ({self.embed_dim})"
             )
+
+    @property
+    def sequential(self) -> bool:
+        """Whether layers take a step per position: those of a recurrent decoder."""
+        return self.decoder == "recurrent"
 
     @property
     def decoder_attentions(self) -> int:

@@ -6,6 +6,7 @@ import importlib.metadata
 import platform
 import re
 import sys
+from functools import partial
 
 import torch
 
@@ -16,7 +17,7 @@ from regard.ops.kernels import native
 from regard.ops.kernels.panels import weight_bits
 from regard.training import ProcessGroup, automatic_micro_batches
 from regard.training.distributed import choose_device
-from regard.training.micro_batch import choose_workers, describe_workers
+from regard.training.micro_batch import choose_workers, describe_workers, resolve_micro_batches
 
 _PARTS = ("numpy", "tokenizers", "safetensors", "sacrebleu", "pydantic", "typer", "matplotlib", "babel")
 
@@ -83,5 +84,7 @@ def _int8() -> str:
 
 
 def _workers() -> str:
-    config = TrainingConfig()
-    return describe_workers(*choose_workers(config, automatic_micro_batches(config.batch_tokens), ProcessGroup()))
+    config, world = TrainingConfig(), ProcessGroup()
+    recurrent = partial(automatic_micro_batches, config.batch_tokens, width=256, sequential=True)
+    chosen = resolve_micro_batches(config, world, lambda workers: recurrent(workers=workers))
+    return describe_workers(*choose_workers(chosen, chosen.micro_batches or 1, world))

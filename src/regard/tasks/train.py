@@ -16,10 +16,11 @@ from regard.data.vocabulary import Vocabulary
 from regard.ops import SequenceLoss
 from regard.tasks.fine_tuning import initial_state, resolve_start
 from regard.tasks.predict import check_precision
-from regard.tasks.run_folder import resolve_precision, start_or_resume
+from regard.tasks.run_folder import CONFIG, read_config, resolve_precision, start_or_resume
 from regard.tasks.watched_examples import choose_examples, recorder
 from regard.training import ProcessGroup, TrainingJob, TrainResult, automatic_micro_batches, processes, run_lock, train
 from regard.training.memory_check import build_with_memory_check
+from regard.training.micro_batch import resolve_micro_batches
 from regard.training.signals import StopSignal
 from regard.training.training_job import ignore_event
 from regard.viewer import AttentionRecord
@@ -144,6 +145,7 @@ def train_task(
             check_precision(decoding.precision, world.device)  # validation decodes
         own = task(resolve_start(resolve_precision(config, folder, world.device), folder), folder, world)
         own.read()
+        own.config = _with_micro_batches(own)
         with start_or_resume(world, folder, own.config, own.digests, own.make, (*own.files, *own.folders)):
             own.encode()
         model = own.build() if own.model is None else own.model
@@ -159,12 +161,21 @@ def train_task(
             carried=own.carried,
             begin=initial_state(own.config),
             split=own.split,
-            micro_batches=automatic_micro_batches(own.batch_tokens),
             record_attention=recorder(own.watched, choose_examples(own.lengths(), own.config.training.watch), own.record),
         )
         result = train(model, job, config=own.config.training, folder=folder, run_files=own.files)
         own.finish(result)
         return result
+
+
+def _with_micro_batches(own: TaskTraining[Config]) -> Config:
+    config = own.config
+    begun = read_config(own.folder, type(config)).training.micro_batches if (own.folder / CONFIG).exists() else None
+    asked = config.training.model_copy(update={"micro_batches": config.training.micro_batches or begun})
+    model: Any = config.model
+    shape = {"width": model.embed_dim, "sequential": model.sequential}
+    training = resolve_micro_batches(asked, own.world, lambda workers: automatic_micro_batches(own.batch_tokens, **shape, workers=workers))
+    return config.model_copy(update={"training": training})
 
 
 def make_vocabulary(settings: Any, texts: Any, total: int, *, file: str) -> bytes:

@@ -66,7 +66,8 @@ def train(model: nn.Module, job: TrainingJob, *, config: TrainingConfig, folder:
     Args:
         model: float32 weights; trained in place. Ends with the weights of the last update, not the final ones.
         job: data, loss and evaluation.
-        config: all fields but batch_tokens and label_smoothing, which the task uses. `precision` "auto" means `fastest_precision`.
+        config: all fields but batch_tokens and label_smoothing, which the task uses. `precision` "auto" means `fastest_precision`;
+            `micro_batches` None: 1.
         folder: the run folder, on a file system shared by all processes.
         run_files: names of its files (configuration, vocabularies) that must not change between tries.
 
@@ -140,7 +141,7 @@ class _Loop:
         self.sums = torch.tensor(self.progress.window[:4], dtype=torch.float64).to(world.device) * int(world.main)
         self.window_seconds = self.progress.window[4]
         self.mark = time.perf_counter()
-        self.micro_batches = micro_batches_of(job, config, world.device)
+        self.micro_batches = micro_batches_of(job, config)
         count, why = choose_workers(config, self.micro_batches, world)
         self.how = describe_workers(count, why)
         sizes = {"micro_batches": self.micro_batches, "batches": config.gradient_accumulation_steps, "count": count}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import os
 import sys
 from collections.abc import Callable
@@ -18,38 +19,79 @@ from regard.ops import SequenceLoss
 from regard.training.distributed import ProcessGroup
 from regard.training.training_job import TrainingJob
 
-TOKENS = 1000
-"""Padded tokens of a micro-batch, about, where their number is automatic: on fewer, what an operator costs before it computes shows."""
 MIN_TOKENS = 500
-MAX_MICRO_BATCHES = 8
-"""Micro-batches of a batch at most where their number is automatic; their gradients are kept apart until they are summed."""
+"""Padded tokens of an automatic micro-batch at least: on fewer, what an operator costs before it computes shows."""
+MAX_TOKENS = 8192
+"""At most, about, for the memory that a forward pass keeps."""
+VALUES = 1_000_000
+"""Values of a layer in an automatic micro-batch, about, unless it is recurrent: more outgrow the cache, and fewer are slower."""
+MAX_MICRO_BATCHES = 64
 
 
-def automatic_micro_batches(tokens: int) -> int:
-    """Return the number of micro-batches on a CPU for a batch of `tokens` padded tokens: 1, 2, 4 or 8.
+def automatic_micro_batches(tokens: int, *, width: int, sequential: bool, workers: int) -> int:
+    """Return the number of micro-batches for a batch of `tokens` padded tokens: as few as keep the workers busy.
 
-    Depends on the batch only, so that weights do not depend on the number of cores.
+    Recurrent layers take as many steps for few sentences as for many, so their batches are divided for the workers only.
+
+    Args:
+        tokens: of a batch.
+        width: size of a layer's output.
+        sequential: whether layers are recurrent.
+        workers: processes that compute; see `choose_workers`.
 
     Example:
-        >>> [automatic_micro_batches(tokens) for tokens in (300, 2000, 4096, 25_000)]
-        [1, 2, 4, 8]
+        >>> [automatic_micro_batches(8192, width=512, sequential=recurrent, workers=2) for recurrent in (False, True)]
+        [4, 2]
     """
-    if tokens < MIN_TOKENS:
-        return 1
-    return min(MAX_MICRO_BATCHES, 1 << max(2, tokens // TOKENS).bit_length() - 1)
+    least = workers if sequential else max(workers, tokens * width // VALUES)
+    return max(1, min(max(least, math.ceil(tokens / MAX_TOKENS)), tokens // MIN_TOKENS, MAX_MICRO_BATCHES))
 
 
-def micro_batches_of(job: TrainingJob, config: TrainingConfig, device: torch.device) -> int:
-    """Return the number of micro-batches per batch on a device.
+def resolve_micro_batches(config: TrainingConfig, world: ProcessGroup, automatic: Callable[[int], int]) -> TrainingConfig:
+    """Choose `training.micro_batches` for this machine unless it is set, so that a run's `config.yaml` states it.
+
+    Args:
+        config: the requested settings.
+        world: the processes `torchrun` started.
+        automatic: number of workers -> number of micro-batches.
+
+    Example:
+        >>> resolve_micro_batches(TrainingConfig(workers=3), ProcessGroup(), lambda workers: workers).micro_batches
+        3
+    """
+    if config.micro_batches is not None:
+        return config
+    if world.device.type != "cpu" or config.compile:
+        return config.model_copy(update={"micro_batches": 1})
+    workers = 1 if why_alone(config, world) else config.workers or torch.get_num_threads()
+    return config.model_copy(update={"micro_batches": automatic(workers)})
+
+
+def micro_batches_of(job: TrainingJob, config: TrainingConfig) -> int:
+    """Return the number of micro-batches per batch; 1 if it is not set.
 
     Raises:
         ConfigError: `training.micro_batches` > 1 for batches that cannot be divided.
     """
-    if config.micro_batches is None:
-        return job.micro_batches if device.type == "cpu" and job.split is not None and not config.compile else 1
-    if config.micro_batches > 1 and job.split is None:
-        raise ConfigError(f"training.micro_batches: {config.micro_batches}, but the batches of this job cannot be divided")
-    return config.micro_batches
+    count = config.micro_batches or 1
+    if count > 1 and job.split is None:
+        raise ConfigError(f"training.micro_batches: {count}, but the batches of this job cannot be divided")
+    return count
+
+
+def why_alone(config: TrainingConfig, world: ProcessGroup) -> str:
+    """Return why this process must train without workers, or ""."""
+    if world.device.type != "cpu":
+        return f"training is on {world.device.type}"
+    if world.size > 1:
+        return "torchrun has started the processes"
+    if config.compile:
+        return "training.compile"
+    if not sys.platform.startswith("linux"):
+        return f"a process with threads cannot be forked safely on {sys.platform}"
+    if torch.cuda.is_available():  # torch refuses a backward pass in a fork of a process that has made one
+        return "a process that has used a GPU cannot be forked"
+    return ""
 
 
 def choose_workers(config: TrainingConfig, micro_batches: int, world: ProcessGroup) -> tuple[int, str]:
@@ -71,17 +113,7 @@ def choose_workers(config: TrainingConfig, micro_batches: int, world: ProcessGro
         >>> choose_workers(TrainingConfig(), 1, ProcessGroup())
         (0, 'a batch is one micro-batch')
     """
-    why = ""
-    if world.device.type != "cpu":
-        why = f"training is on {world.device.type}"
-    elif world.size > 1:
-        why = "torchrun has started the processes"
-    elif config.compile:
-        why = "training.compile"
-    elif not sys.platform.startswith("linux"):
-        why = f"a process with threads cannot be forked safely on {sys.platform}"
-    elif torch.cuda.is_available():  # torch refuses a backward pass in a fork of a process that has made one
-        why = "a process that has used a GPU cannot be forked"
+    why = why_alone(config, world)
     if why:
         if (config.workers or 1) > 1:
             raise ConfigError(f"training.workers: {config.workers}, but only 1 is possible: {why}")

@@ -51,7 +51,6 @@ class TrainingJob:
         begin: called with the `TrainingState` of a new run, on every process, before the first update; may load weights and optimizer
             state.
         split: (planned batch, count) -> at most `count` planned batches that partition its examples; None if batches cannot be divided.
-        micro_batches: micro-batches per batch on a CPU, unless `training.micro_batches` is set.
         record_attention: (model, updates done) -> JSON records of the same examples each time. Called like `evaluate`, before the first
             update and after each evaluation; `regard.training.attention_history` writes them. None records nothing.
 
@@ -71,7 +70,6 @@ class TrainingJob:
     carried: Mapping[str, Tensor] = field(default_factory=dict)
     begin: Callable[[Any], None] = keep_initial_weights
     split: Callable[[Any, int], Sequence[Any]] | None = None
-    micro_batches: int = 1
     record_attention: Callable[[nn.Module, int], Sequence[Mapping[str, Any]]] | None = None
 
 
