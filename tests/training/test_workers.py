@@ -340,13 +340,13 @@ def test_a_run_says_what_was_chosen(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("tokens", "width", "sequential", "workers", "expected"),
     [
-        (4096, 256, True, 1, 1),  # recurrent: as many as workers, for their steps cost the same for few sentences
-        (4096, 256, True, 4, 4),
+        (4096, 256, True, 1, 2),  # two at least
+        (4096, 256, True, 4, 4),  # recurrent: as many as workers, for their steps cost the same for few sentences
         (4096, 256, True, 100, 8),  # 500 tokens at least
         (499, 256, True, 8, 1),
         (40_000, 256, True, 2, 5),  # 8,192 tokens at most
-        (4096, 128, False, 1, 1),
-        (4096, 512, False, 1, 2),  # what fits the cache
+        (4096, 128, False, 1, 2),
+        (16_000, 256, False, 1, 4),  # what fits the cache
         (4096, 512, False, 8, 8),
         (2048, 128, False, 2, 2),
         (10**6, 512, False, 2, 64),

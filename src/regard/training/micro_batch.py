@@ -25,7 +25,8 @@ MAX_TOKENS = 8192
 """At most, about, for the memory that a forward pass keeps."""
 VALUES = 1_000_000
 """Values of a layer in an automatic micro-batch, about, unless it is recurrent: more outgrow the cache, and fewer are slower."""
-MAX_MICRO_BATCHES = 64
+MIN_MICRO_BATCHES, MAX_MICRO_BATCHES = 2, 64
+"""At least 2 of a batch that is large enough, so that a run that began on one core goes on with two, and ends with the same weights."""
 
 
 def automatic_micro_batches(tokens: int, *, width: int, sequential: bool, workers: int) -> int:
@@ -43,8 +44,8 @@ def automatic_micro_batches(tokens: int, *, width: int, sequential: bool, worker
         >>> [automatic_micro_batches(8192, width=512, sequential=recurrent, workers=2) for recurrent in (False, True)]
         [4, 2]
     """
-    least = workers if sequential else max(workers, tokens * width // VALUES)
-    return max(1, min(max(least, math.ceil(tokens / MAX_TOKENS)), tokens // MIN_TOKENS, MAX_MICRO_BATCHES))
+    least = max(workers, math.ceil(tokens / MAX_TOKENS), MIN_MICRO_BATCHES)
+    return max(1, min(least if sequential else max(least, tokens * width // VALUES), tokens // MIN_TOKENS, MAX_MICRO_BATCHES))
 
 
 def resolve_micro_batches(config: TrainingConfig, world: ProcessGroup, automatic: Callable[[int], int]) -> TrainingConfig:
