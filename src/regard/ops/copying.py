@@ -83,7 +83,7 @@ def copy_log_probs(logits: Tensor, gate: Tensor, weights: Tensor, places: Tensor
         p(w) = p_gen P_vocab(w) + (1 - p_gen) sum over s with source_s = w of a_s,   p_gen = sigmoid(gate)
 
     See et al. 2017 (arXiv:1704.04368), Eq. 9, over the vocabulary extended by the unknown words of each source. Weights are normalized
-    first; rows of zeros copy nothing.
+    first; rows of zeros copy nothing. A weight of exactly 0 gets no gradient, as from a normalizer that gave it.
 
     Args:
         logits: (B, T, V), of P_vocab.

@@ -43,6 +43,7 @@ from regard.tasks.train import TaskTraining, make_vocabulary, report_left_out, t
 from regard.tasks.translation_training import translation_likelihood
 from regard.training import TrainResult
 from regard.training.memory_check import check_memory
+from regard.training.micro_batch import why_alone
 from regard.viewer import AttentionRecord
 
 _OF_CAPTIONS = {"bleu": "BLEU-4", "cider": "CIDEr-D"}
@@ -207,6 +208,15 @@ class CaptioningTraining(TaskTraining[CaptioningConfig]):
         if isinstance(encoder, SmallCNNConfig):
             sees = f", each of which sees {'the whole image' if encoder.non_local else f'{encoder.receptive_field} pixels'}"
         progress.message(f"image: {rows} x {columns} cells{sees}; vocabulary: {len(self.vocabulary)} entries")
+
+    @property
+    def divisible(self) -> bool:
+        """Not by hard attention with a loss or a coin of the whole batch, nor where no worker keeps its counts of batches."""
+        model = self.config.model
+        if not isinstance(model, ShowConfig) or model.attention == "soft":
+            return True
+        whole = model.hard.scaling == "code" or model.hard.half_soft_per == "batch"
+        return not whole and not why_alone(self.config.training, self.world)
 
     def split(self, planned: PlannedBatch, count: int) -> list[PlannedBatch]:
         """Divide a planned batch; captions that share an image stay together."""

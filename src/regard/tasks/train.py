@@ -101,6 +101,11 @@ class TaskTraining(Protocol[Config]):
         return split_batch(planned, count)
 
     @property
+    def divisible(self) -> bool:
+        """Whether the losses of a batch's parts add up to that of the batch."""
+        return True
+
+    @property
     def batch_tokens(self) -> int:
         """Approximate number of tokens per batch."""
         return self.config.training.batch_tokens
@@ -160,7 +165,7 @@ def train_task(
             on_event=on_event or ignore_event,
             carried=own.carried,
             begin=initial_state(own.config),
-            split=own.split,
+            split=own.split if own.divisible else None,
             record_attention=recorder(own.watched, choose_examples(own.lengths(), own.config.training.watch), own.record),
         )
         result = train(model, job, config=own.config.training, folder=folder, run_files=own.files)
@@ -174,7 +179,8 @@ def _with_micro_batches(own: TaskTraining[Config]) -> Config:
     asked = config.training.model_copy(update={"micro_batches": config.training.micro_batches or begun})
     model: Any = config.model
     shape = {"width": model.embed_dim, "sequential": model.sequential}
-    training = resolve_micro_batches(asked, own.world, lambda workers: automatic_micro_batches(own.batch_tokens, **shape, workers=workers))
+    tokens = own.batch_tokens if own.divisible else 1
+    training = resolve_micro_batches(asked, own.world, lambda workers: automatic_micro_batches(tokens, **shape, workers=workers))
     return config.model_copy(update={"training": training})
 
 
