@@ -12,10 +12,10 @@ import torch
 
 from regard.config import DecodingConfig
 from regard.data.vocabulary import UNK, Vocabulary
-from regard.decoding import SamplingOptions
+from regard.decoding import DecodingOptions, SamplingOptions, beam_search
 from regard.errors import ConfigError, DataError
 from regard.models import Ensemble
-from regard.tasks import Translator
+from regard.tasks import Translator, predict
 from regard.tasks.forced_text import Beginnings, Glossary, Term, encode_term, read_terms
 from tests.tasks.tiny import FAMILIES, KINDS, TEXTS, translator
 
@@ -55,6 +55,21 @@ def test_a_line_without_terms_is_translated_as_if_nobody_had_any() -> None:
     assert [one.tokens for one, _ in pairs] == [other.tokens for _, other in pairs]
     # Batches of other lines round differently.
     assert [one.score for one, _ in pairs] == pytest.approx([other.score for _, other in pairs], abs=1e-5)
+
+
+def test_a_search_has_a_place_for_every_number_of_missing_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
+    widths: list[int] = []
+
+    def search(*places: Any, options: DecodingOptions, **named: Any) -> Any:
+        widths.append(options.beam_size)
+        return beam_search(*places, options=options, **named)
+
+    monkeypatch.setattr(predict, "beam_search", search)
+    subject = translator("character")
+    # "Hund", "ein Haus" and "Häuser" with a letter each for the space before them: up to 5, 9 and 7 tokens.
+    found = subject.translate(["bellt", "der Hund", "das Haus", "Haus"], decoding=WIDE, terms=TERMS)
+    assert [item.unplaced for item in found] == [[], [], [], []]
+    assert widths == [3, 6, 8, 10]
 
 
 def test_terms_of_one_line_are_not_those_of_another() -> None:

@@ -199,6 +199,10 @@ class ForcedText(NamedTuple):
                 made.phrases.append((text, phrase))
         return made
 
+    def beam(self, size: int) -> int:
+        """Return the beam width of a search of `size`: with phrases, a place for each number of required tokens that may be missing."""
+        return max(size, MIN_BEAM, self.room + 1) if self.phrases else size
+
     @property
     def room(self) -> int:
         """Number of tokens of the phrases."""

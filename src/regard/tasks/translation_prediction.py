@@ -23,7 +23,7 @@ from regard.decoding import ForcedPhrases, Hypothesis, Phrase, SamplingOptions
 from regard.errors import ConfigError, DataError
 from regard.ops import OutputShortlist
 from regard.tasks.confidence import Calibration, read_calibration
-from regard.tasks.forced_text import MIN_BEAM, ForcedText, Glossary, Terms, check_forced
+from regard.tasks.forced_text import ForcedText, Glossary, Terms, check_forced
 from regard.tasks.long_lines import divide_line, surely_long
 from regard.tasks.predict import Generation, Predictor, check_texts, collector_paused, hypotheses_json, longest_first, predict
 from regard.tasks.run_folder import device_of
@@ -183,16 +183,16 @@ class Translator(Predictor[TranslationRun]):
         forced = self._forced(encoded, lines, prefixes, terms, decoding.max_length)
         follow = self.run.vocabularies.target.may_follow_word() if any(own.phrases for own in forced) else []
         generation, model = Generation.of(sampling, len(lines), decoding.precision), self.run.model
+        beams = [each.beam(decoding.beam_size) for each in forced]
 
         def search(rows: list[int]) -> list[list[Hypothesis]]:
             sources, own = [encoded[row].ids for row in rows], [forced[row] for row in rows]
             batch = collate(sources, [[] for _ in rows], tuple(range(len(rows)))).to(device_of(model))
             # At most twice the source length; longer translations are degenerate.
             room = [min(decoding.max_length, 2 * len(ids) + 30 + each.room) for ids, each in zip(sources, own, strict=True)]
-            beam_size = max(decoding.beam_size, MIN_BEAM) if own[0].phrases else decoding.beam_size
             copied = [True] * batch.source.shape[1] if self.run.config.model.copy_attention else []  # entries of source words
             options = generation.options(
-                decoding.model_copy(update={"beam_size": beam_size}),
+                decoding.model_copy(update={"beam_size": beams[rows[0]]}),
                 n_best,
                 max_length=[limit + len(each.prefix) for limit, each in zip(room, own, strict=True)],
                 prefix=[each.prefix for each in own] if any(each.prefix for each in own) else None,
@@ -210,8 +210,10 @@ class Translator(Predictor[TranslationRun]):
 
         rows = [row for row in longest_first([len(item.ids) for item in encoded]) if encoded[row].ids]
         found: dict[int, list[Hypothesis]] = {}
-        # Lines with terms are in separate batches, so that they do not affect the others.
-        for group in filter(None, ([row for row in rows if bool(forced[row].phrases) == more] for more in (False, True))):
+        # Lines with terms are in separate batches, those of one beam together, so that they do not affect the others.
+        kinds = [(bool(each.phrases), beam) for each, beam in zip(forced, beams, strict=True)]
+        for kind in sorted({kinds[row] for row in rows}):
+            group = [row for row in rows if kinds[row] == kind]
             stage = progress.stage("Translating", total=len(group), unit="sentences")
             found |= predict(model, search, group, decoding.batch_size, stage=stage, poll=self._poll, precision=decoding.precision)
         translations = []
