@@ -119,3 +119,12 @@ def test_the_sets_are_still_generated(call: Callable[..., Any], tmp_path: Path) 
     assert answer.code == 0
     assert len(answer.out.splitlines()) == 6  # three files of each part: sources, targets, links
     assert len((tmp_path / "sort" / "train.source").read_text().splitlines()) == 5
+
+
+def test_a_set_replaces_no_file(call: Callable[..., Any], tmp_path: Path) -> None:
+    mine = tmp_path / "sort" / "train.source"
+    mine.parent.mkdir()
+    mine.write_text("precious\n")
+    answer = call("generate", "sort", "--out", mine.parent, "--count", 5, "--test", 2)
+    assert answer == (2, b"", f"regard: error: {mine}: exists, and a set may have a file of that name; choose another --out\n")
+    assert mine.read_text() == "precious\n"

@@ -371,6 +371,17 @@ def test_validation_examples_are_held_out_where_there_are_none(tmp_path: Path, m
     assert "54 training examples, 6 validation examples" in messages[0]
 
 
+def test_texts_in_place_of_labels_are_told(tmp_path: Path) -> None:
+    config = configuration(tmp_path)
+    rows = [line.split("\t")[::-1] for line in Path(str(config.data.train)).read_text(encoding="utf-8").splitlines()]
+    write(tmp_path / "train.tsv", rows)
+    with pytest.raises(
+        DataError, match=r"train.tsv: \d+ labels in 60 examples, such as '.*'; most examples must share theirs: is the label"
+    ):
+        train(config, tmp_path / "run")
+    assert not (tmp_path / "run" / "config.yaml").exists()
+
+
 def test_a_line_of_two_columns_is_a_pair() -> None:
     assert split_pair("a\tb") == ("a", "b")
     assert split_pair("a\t") == ("a", "")

@@ -180,6 +180,12 @@ def test_a_mean_worse_than_the_best_evaluation_is_not_final(tmp_path: Path, mess
     assert any(text.startswith(told) for text in messages)
 
 
+def test_more_updates_than_the_epochs_have_are_told(tmp_path: Path, messages: list[str]) -> None:
+    result = tiny.run(tmp_path, max_updates=100_000)
+    (note,) = [text for text in messages if text.startswith("training.max_updates=100000 has no effect: training.epochs=")]
+    assert note.endswith(f" ends the run after {result.step} updates")
+
+
 def test_a_warm_up_that_is_longer_than_the_run_is_told(tmp_path: Path, messages: list[str]) -> None:
     tiny.run(tmp_path, max_updates=3, warmup_updates=3)
     assert any(text.startswith("training.warmup_updates is 3, the run has 3 updates: its learning rate only rises") for text in messages)

@@ -105,6 +105,8 @@ def _write_set(kind: GeneratedSet, out: Path | None, count: int | None, test: in
 
     if out is None:
         raise ConfigError("--out FOLDER: needed, where the set goes")
+    if held := [path for path in sorted(out.glob("*")) if path.name.partition(".")[0] in ("train", "test")]:
+        raise ConfigError(f"{held[0]}: exists, and a set may have a file of that name; choose another --out")
     with progress.stage(f"Generating {kind}"):
         paths = write_set(kind, out, train=count or 10_000, test=test or 1_000, seed=1 if seed is None else seed)
     for path in paths:

@@ -77,7 +77,7 @@ def training_cost(config: RunConfig) -> TrainingCost:
     `CAPTION` words; the backward pass counts twice. Sums over areas are not counted.
 
     Returns:
-        The `TrainingCost`, for vocabularies of `vocabulary.size`.
+        The `TrainingCost`, for vocabularies of `vocabulary.size`; fewer words have fewer parameters.
 
     Raises:
         ConfigError: timm networks are not supported.
@@ -109,7 +109,15 @@ def estimate(study: StudyConfig, *, beside: Path) -> tuple[list[str], list[list[
     Raises:
         ConfigError: see `training_cost`, and `regard.config.study.cell_config`.
     """
-    columns = ["data", "variant", "parameters", "tokens per update", "updates", "PFLOP", *(f"hours, {rate.machine}" for rate in RATES)]
+    columns = [
+        "data",
+        "variant",
+        "parameters, at most",
+        "tokens per update",
+        "updates",
+        "PFLOP",
+        *(f"hours, {rate.machine}" for rate in RATES),
+    ]
     rows, first, known = [], dict[tuple[str, str], StudyCell](), dict[str, list[str]]()
     for cell in study_cells(study):
         first.setdefault((cell.data, cell.variant), cell)

@@ -38,6 +38,9 @@ from regard.viewer import AttentionRecord
 
 METRICS = ("loss", "accuracy", "macro_f1")
 
+FEW = 20
+"""Number of examples from which on labels that most examples have for themselves are taken for texts."""
+
 
 def measure_labels(
     model: SentenceClassifier, corpus: LabelledCorpus, labels: Sequence[str], *, poll: Callable[[], None] | None = None
@@ -110,6 +113,9 @@ class SentenceTraining(TaskTraining[SentenceConfig]):
         labels = sorted(names, key=lambda label: (len(label), label) if label.isdecimal() else (0, label))
         if len(labels) < 2:
             raise DataError(f"{config.data.train}: every example has the label {shown(labels[0])}, expected at least two labels")
+        if len(packed) >= FEW and 2 * len(labels) > len(packed):
+            found = f"{len(labels)} labels in {len(packed)} examples, such as {shown(labels[0])}"
+            raise DataError(f"{config.data.train}: {found}; most examples must share theirs: is the label the first column, or `label`?")
         _check_class_weights(config, labels)
         texts, count = self._texts(sampled(packed, config.vocabulary.sample)), min(config.vocabulary.sample, len(packed))
         vocabulary = make_vocabulary(config.vocabulary, texts, count * len(packed[0].texts), file=str(config.data.train))

@@ -144,6 +144,7 @@ def measure_methods(
     found, said = [], dict[Method, list[Tensor]]()
     with progress.stage("Measuring methods", total=len(methods) + 2, unit="methods") as stage:
         for name in (*methods, RANDOM, GREEDY):
+            stage.update(figures=f"now {name}")
             try:
                 measurement = _Measurement(name, batches, chosen, samples)
                 found.append(measurement.run(links, shuffled, generator))

@@ -48,7 +48,7 @@ from regard.training.lock import run_lock
 from regard.training.log import RunLog
 from regard.training.micro_batch import backward, choose_workers, describe_workers, micro_batches_of, seed_torch
 from regard.training.nan_guard import FigurePosition, NanGuard
-from regard.training.optimizer import MovingAverage, build_optimizer, learning_rate
+from regard.training.optimizer import MovingAverage, build_optimizer, learning_rate, length_notes
 from regard.training.precision import INITIAL_SCALE, LEAST_SCALE, fastest_precision, overflow
 from regard.training.signals import Stopped
 from regard.training.stream_state import check_stream_groups
@@ -156,12 +156,8 @@ class _Loop:
             epoch = math.ceil(len(self._plan(self.progress.epoch)) / self.group_size)
             reporting.message(f"{counted(epoch, 'update', form=',')} per epoch, {self.total:,} in all on {self.world.device}")
             reporting.message(self.how)
-            if self.config.warmup_updates >= self.total:
-                there = counted(int(self.total), "update", form=",")
-                reporting.message(
-                    f"training.warmup_updates is {self.config.warmup_updates:,}, the run has {there}: its learning rate "
-                    "only rises; a fifth of the updates or fewer is usual"
-                )
+            for note in length_notes(self.config, int(self.total)):
+                reporting.message(note)
             if self.progress.step:
                 self.log.write("resume", self.progress.step, {"epoch": self.progress.epoch + 1, "batch": self.progress.batch})
             try:

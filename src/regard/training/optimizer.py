@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.config import TrainingConfig
+from regard.errors import counted
 
 FACTOR = "learning_rate_factor"
 """Attribute of a module: by what the learning rate of its parameters is multiplied."""
@@ -130,6 +131,24 @@ def learning_rate(step: int, config: TrainingConfig, *, total: int) -> float:
     done = min(1.0, (step - warmup) / max(1, total - warmup))
     left = 1.0 - done if config.schedule == "linear" else 0.5 * (1.0 + math.cos(math.pi * done))
     return peak * (config.final_fraction + (1.0 - config.final_fraction) * left)
+
+
+def length_notes(config: TrainingConfig, total: int) -> list[str]:
+    """Return what users should know of settings that do not fit the number of updates of the run, `total`.
+
+    Example:
+        >>> length_notes(TrainingConfig(epochs=2, max_updates=400), 80)
+        ['training.max_updates=400 has no effect: training.epochs=2 ends the run after 80 updates']
+    """
+    there, notes = counted(total, "update", form=","), []
+    if config.max_updates is not None and config.max_updates > total:
+        notes.append(f"training.max_updates={config.max_updates} has no effect: training.epochs={config.epochs} ends the run after {there}")
+    if config.warmup_updates >= total:
+        notes.append(
+            f"training.warmup_updates is {config.warmup_updates:,}, the run has {there}: its learning rate only rises; "
+            "a fifth of the updates or fewer is usual"
+        )
+    return notes
 
 
 class MovingAverage:
