@@ -68,8 +68,8 @@ def shortlist(
         found = measure_shortlist(opened, learned, apart[:_MOST_MEASURED])
     if found.pairs:
         write_message(
-            f"{counted(found.pairs, 'pair')} left out: {found.tokens:.0f} of {len(opened.vocabularies.target)} tokens per sentence, "
-            f"with {found.covered:.2%} of the tokens of the targets"
+            f"measured on {counted(found.pairs, 'pair')} held out: {found.tokens:.0f} of {len(opened.vocabularies.target)} tokens "
+            f"per sentence, with {found.covered:.2%} of the tokens of the targets"
         )
 
 
