@@ -51,7 +51,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "data": {"errors", "input_files", "lazy_names", "strict_json", "progress"},
     "metrics": {"errors", "lazy_names", "progress"},
     "viewer": {"errors", "input_files", "strict_json"},
-    "mask_check": {"errors", "models"},
+    "mask_check": {"errors", "attention", "models"},
     "observe": {"errors", "ops", "attention", "models", "viewer", "explanations"},
     "explanations": {"errors", "ops", "attention", "models"},
     "tasks": LIBRARY | LEAVES | {"input_files", "lazy_names", "strict_json", "mask_check", "explanations"},

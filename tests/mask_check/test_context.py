@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from regard.attention import AdditiveScore, Areas, Attention, KeyValueAttention, MultiHeadAttention
 from regard.mask_check import check
+from regard.models.transformer_layers import EncoderLayer, FeedForward
 
 V, E, H, T = 29, 14, 2, 9
 
@@ -64,6 +69,68 @@ def test_a_causal_mask_where_later_tokens_may_be_seen_is_found() -> None:
     assert report["sees context"].verdict == "ok"
     assert report["sees context, later tokens"].verdict == "blind", str(report)
     assert "it is causal or inverted" in report["sees context, later tokens"].cause
+
+
+class OwnLayers(nn.Module):
+    """An attention module of Regard, called by `attend` with embedded tokens."""
+
+    def __init__(self, layer: nn.Module, attend: Callable[[Any, Tensor], Tensor]) -> None:
+        super().__init__()
+        torch.manual_seed(5)
+        self.embedding, self.layer, self.head, self.attend = nn.Embedding(V, E), layer, nn.Linear(E, V), attend
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return self.head(self.attend(self.layer, self.embedding(tokens)))
+
+
+class CausalHeads(MultiHeadAttention):
+    def forward(self, *states: Tensor, **options: Any) -> Any:
+        return super().forward(*states, **options | {"causal": True})
+
+
+def past(x: Tensor) -> Tensor:
+    return torch.ones(1, x.shape[1], x.shape[1], dtype=torch.bool).tril()
+
+
+def heads(**options: Any) -> MultiHeadAttention:
+    return MultiHeadAttention(E, H, **options)
+
+
+OWN: dict[str, tuple[Callable[[], nn.Module], Callable[[Any, Tensor], Tensor], str]] = {
+    "heads": (heads, lambda layer, x: layer(x, x, x, causal=True).context, "layer"),
+    "heads, mask": (heads, lambda layer, x: layer(x, x, x, mask=past(x)).context, "layer"),
+    "heads, padding": (heads, lambda layer, x: layer(x, x, x, causal=True, key_mask=past(x)[0, -1:].expand(len(x), -1)).context, "layer"),
+    "heads, memory": (heads, lambda layer, x: layer.attend(x, layer.memory(x, x), causal=True).context, "layer"),
+    "heads, sparse": (lambda: heads(normalizer="entmax15"), lambda layer, x: layer(x, x, x, causal=True).context, "layer"),
+    "areas": (lambda: heads(areas=Areas(3)), lambda layer, x: layer(x, x, x, causal=True).context, "layer"),
+    "area features": (
+        lambda: heads(areas=Areas(3, key_mode="features", dim=E // H)),
+        lambda layer, x: layer(x, x, x, causal=True).context,
+        "layer",
+    ),
+    "additive": (lambda: Attention(AdditiveScore(E, E, 8)), lambda layer, x: layer(x, x, x, mask=past(x)).context, "layer"),
+    "key-value": (lambda: KeyValueAttention(E, window=3, parts=1), lambda layer, x: layer(x).context, "layer"),
+    "encoder layer": (
+        lambda: EncoderLayer(CausalHeads(E, H), FeedForward(E, 8), pre=False, dropout=0.0),
+        lambda layer, x: layer(x, None),
+        "layer.attention",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", OWN)
+def test_a_causal_mask_in_an_attention_of_regard_is_found_where_later_tokens_may_be_seen(kind: str) -> None:
+    make, attend, module = OWN[kind]
+    report = check(OwnLayers(make(), attend), padded()["tokens"], causal=False)
+    found = report["sees context, later tokens"]
+    assert (found.verdict, found.module) == ("blind", module), str(report)
+    assert report["sees context"].verdict == "ok"
+
+
+def test_an_attention_of_regard_that_sees_all_tokens_raises_no_alarm() -> None:
+    report = check(OwnLayers(heads(), lambda layer, x: layer(x, x, x).context), padded()["tokens"], causal=False)
+    assert report.ok, str(report)
+    assert report["sees context, later tokens"].verdict == "ok"
 
 
 @pytest.mark.parametrize(("keep", "causal"), [("all", False), ("causal", True), ("neighbour", True), ("documents", True)])

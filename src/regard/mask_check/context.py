@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from regard.attention.recorder import RecordedWeights, recording
 from regard.mask_check.adapter import Sequence
 from regard.mask_check.examples import Batch, collate, cut, with_other
 from regard.mask_check.layout import Match, same_rows
@@ -99,13 +100,21 @@ def _attends(survey: Survey, name: str) -> str | None:
 
 def _attends_in(survey: Survey, batch: Batch, width: int) -> str | None:
     recorder = Recorder(keep=False)
-    with _Listener(recorder, width) as listener:
+    names = {part: name for name, part in survey.runs.model.named_modules()}
+    own: list[str] = []
+
+    def note(recorded: RecordedWeights) -> None:
+        if list(recorded.weights.shape[-2:]) == [width, width] and recorded.attention in names:
+            own.append(names[recorded.attention])
+
+    # Regard's attention modules are recorded, because their CPU kernels call no function of torch.
+    with _Listener(recorder, width) as listener, recording(note):
         survey.runs.run(batch, recorder)
     for event in recorder.events:
         kind = type(survey.runs.model.get_submodule(event.key.call.module))
         if event.key.side == "in" and issubclass(kind, nn.MultiheadAttention):
             return event.key.call.module
-    return listener.module
+    return own[0] if own else listener.module
 
 
 class _Listener(TorchFunctionMode):
