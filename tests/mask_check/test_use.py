@@ -12,9 +12,11 @@ import torch
 from torch import Tensor, nn
 
 import regard
+from regard.attention import MultiHeadAttention
 from regard.errors import ConfigError, DataError
 from regard.mask_check import CHECKS, Adapter, Sequence, assert_no_leaks, check, load_folder
 from regard.mask_check.locate import span_of
+from regard.models.transformer_layers import EncoderLayer, FeedForward
 from tests.mask_check.zoo import FAULTS, GPT, RIGHT, Case, Encoder, RecurrentLM, Translator, V, VisionModel, images, masked, padded, tokens
 
 
@@ -53,6 +55,43 @@ def test_the_place_of_a_decorated_forward_is_its_own_file() -> None:
     found = span_of(Leaky.forward)
     assert found is not None
     assert (found[0], found[2] - found[1]) == (__file__, 2)
+
+
+class Tagger(nn.Module):
+    """A layer of Regard or torch between an embedding and a head."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        layers: dict[str, nn.Module] = {
+            "heads": MultiHeadAttention(8, 2),
+            "layer": EncoderLayer(MultiHeadAttention(8, 2), FeedForward(8, 8), pre=False, dropout=0.0),
+            "torch": nn.TransformerEncoderLayer(8, 2, 8, batch_first=True),
+        }
+        self.kind, self.embedding, self.layer, self.head = kind, nn.Embedding(V, 8), layers[kind], nn.Linear(8, V)
+
+    def forward(self, idx: Tensor) -> Tensor:
+        x = self.embedding(idx)
+        x = self.layer(x, x, x).context if self.kind == "heads" else self.layer(x, None)
+        return self.head(x)
+
+
+@pytest.mark.parametrize(("kind", "module"), [("heads", "layer"), ("layer", "layer.attention"), ("torch", "layer.self_attn")])
+def test_a_leak_in_a_module_of_a_library_is_at_the_line_that_calls_it(kind: str, module: str) -> None:
+    found = check(Tagger(kind), tokens(), causal=True)["future tokens"]
+    assert (found.verdict, found.module) == ("leak", module)
+    assert found.lines == f"test_use.py:{Tagger.forward.__code__.co_firstlineno + 2}"
+
+
+def test_a_module_of_regard_that_fails_is_at_the_line_that_calls_it() -> None:
+    class Fixed(Tagger):
+        def forward(self, idx: Tensor) -> Tensor:
+            x = self.embedding(idx)
+            known = torch.ones(3, dtype=torch.bool) if len(idx) == 1 else None
+            return self.head(self.layer(x, x, x, mask=known).context)
+
+    found = check(Fixed("heads"), tokens(), causal=False)
+    (failed,) = {one.lines for one in found.leaks if one.verdict == "error"}
+    assert failed == f"test_use.py:{Fixed.forward.__code__.co_firstlineno + 3}"
 
 
 def test_two_checks_of_one_model_say_the_same() -> None:

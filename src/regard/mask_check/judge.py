@@ -21,7 +21,7 @@ from regard.mask_check.examples import collate, with_other
 from regard.mask_check.layout import NOTHING, Difference, Match, same_rows, spread
 from regard.mask_check.locate import Origin, describe, fused_nan, inside, locate
 from regard.mask_check.probes import GENERATOR, Missing, Probe
-from regard.mask_check.recording import TORCH, Key, Recorder
+from regard.mask_check.recording import LIBRARIES, TORCH, Key, Recorder
 from regard.mask_check.report import Result
 from regard.mask_check.runs import Runs
 from regard.mask_check.survey import Place, Survey, sizes_of
@@ -185,7 +185,8 @@ def _told(error: Exception) -> str:
 
 
 def _place(error: Exception) -> str:
-    frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith((TORCH, PACKAGE))]
+    outside = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith((TORCH, PACKAGE))]
+    frames = [f for f in outside if not f.filename.startswith(LIBRARIES)] or outside
     return f"{Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else ""
 
 

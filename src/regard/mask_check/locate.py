@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from regard.mask_check.adapter import BATCH
 from regard.mask_check.layout import Difference, Match, Sizes, difference, gaps
 from regard.mask_check.probes import Probe
-from regard.mask_check.recording import TORCH, Call, Change, Event, Key, Line, Recorder
+from regard.mask_check.recording import LIBRARIES, TORCH, Call, Change, Event, Key, Line, Recorder
 from regard.mask_check.runs import SEED
 from regard.mask_check.survey import Place, Survey, Views, sizes_of
 
@@ -248,7 +248,8 @@ def describe(survey: Survey, events: list[Event], place: Place, found: Differenc
         start = f"after `{_short(before.key.call.module, call)}`" if before is not None else "at its beginning"
         end = f"before `{_short(place.key.call.module, call)}`" if place.key.side == "in" else "before its end"
         between = f"{start}, {end}"
-    lines = _lines(module, None if before is None else before.line, event, call)
+    called = next((other.user_line for other in events if call is not None and other.key == Key(call, "in")), None)
+    lines = _lines(module, None if before is None else before.line, event, call, called)
     return Origin(call.module if call is not None else "", type(module).__name__, call, event, place.name, found, between, lines)
 
 
@@ -257,11 +258,13 @@ def _short(name: str, parent: Call | None) -> str:
     return name.removeprefix(prefix) or "forward"
 
 
-def _lines(module: nn.Module, before: Line | None, event: Event, call: Call | None) -> str:
-    """Return the lines of the module's own code between two calls; for a module of torch, those of its caller."""
+def _lines(module: nn.Module, before: Line | None, event: Event, call: Call | None, called: Line | None) -> str:
+    """Return the lines of the module's own code between two calls; for a module of torch or Regard, the user's line that called it."""
     if call is None:
         return "" if event.line is None else f"{Path(event.line.file).name}:{event.line.number}"
     span = span_of(type(module).forward)
+    if called is not None and (span is None or span[0].startswith(LIBRARIES)):
+        return f"{Path(called.file).name}:{called.number}"
     if span is None or span[0].startswith(TORCH):
         line = event.line if event.key.call == call else None
         return "" if line is None else f"{Path(line.file).name}:{line.number}"

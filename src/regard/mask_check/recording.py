@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import inspect
+import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -20,6 +21,8 @@ Change = Callable[[str, Tensor], Tensor]
 """Maps a tensor and its name to the tensor that replaces it."""
 TORCH = str(Path(torch.__file__).parent)
 HERE = str(Path(__file__).parent)
+LIBRARIES = TORCH + os.sep, str(Path(__file__).parents[1]) + os.sep
+"""Folders whose code is not the user's: torch and Regard."""
 
 
 class Call(NamedTuple):
@@ -52,12 +55,14 @@ class Event(NamedTuple):
         parent: the enclosing call; None for the outermost.
         tensors: copies by name: the parameter of `forward`, or the path in the output.
         line: the calling line, outside torch.
+        user_line: the innermost active line outside torch and Regard; None if no such code runs in the model.
     """
 
     key: Key
     parent: Call | None
     tensors: dict[str, Tensor]
     line: Line | None
+    user_line: Line | None = None
 
 
 def tensors_of(structure: Any, name: str = "") -> Iterator[tuple[str, Tensor]]:
@@ -163,7 +168,7 @@ class Recorder:
         self.arguments: tuple[tuple[Any, ...], dict[str, Any]] | None = None
         self.unfinished: Call | None = None
         self.unfinished_line: Line | None = None
-        self._open: list[tuple[Call, Line | None]] = []
+        self._open: list[tuple[Call, tuple[Line | None, Line | None]]] = []
         self._counts: dict[str, int] = {}
 
     @property
@@ -187,7 +192,7 @@ class Recorder:
             yield self
         except BaseException:
             if self._open:
-                self.unfinished, self.unfinished_line = self._open[-1]
+                self.unfinished, (self.unfinished_line, _) = self._open[-1]
             raise
         finally:
             for handle in handles:
@@ -197,10 +202,10 @@ class Recorder:
         def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             call = Call(name, self._counts.get(name, 0))
             self._counts[name] = call.number + 1
-            line = _caller()
+            lines = _callers()
             named = named_arguments(module, args, kwargs)
-            self._note(Key(call, "in"), named, line)
-            self._open.append((call, line))
+            self._note(Key(call, "in"), named, lines)
+            self._open.append((call, lines))
             if call == self.wanted:
                 self.arguments = replaced(args, _copied), replaced(kwargs, _copied)
             change = self.changes.get(Key(call, "in"))
@@ -212,28 +217,33 @@ class Recorder:
 
     def _after(self, name: str) -> Callable[..., Any]:
         def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:
-            call, line = self._open.pop()
+            call, lines = self._open.pop()
             key = Key(call, "out")
-            self._note(key, output, line)
+            self._note(key, output, lines)
             change = self.changes.get(key, self.every)
             return None if change is None else replaced(output, change)
 
         return hook
 
-    def _note(self, key: Key, structure: Any, line: Line | None) -> None:
+    def _note(self, key: Key, structure: Any, lines: tuple[Line | None, Line | None]) -> None:
         tensors = {name: tensor.detach().clone() for name, tensor in tensors_of(structure)} if self.keep else {}
-        self.events.append(Event(key, self._open[-1][0] if self._open else None, tensors, line))
+        self.events.append(Event(key, self._open[-1][0] if self._open else None, tensors, *lines))
 
 
 def _copied(_: str, tensor: Tensor) -> Tensor:
     return tensor.detach().clone()
 
 
-def _caller() -> Line | None:
-    frame = sys._getframe(2)
-    while frame is not None:
+def _callers() -> tuple[Line | None, Line | None]:
+    """Return the innermost active line outside torch, and the innermost one of the model outside torch and Regard."""
+    frame, line, inside = sys._getframe(2), None, True
+    while frame is not None and (inside or line is None):
         file = frame.f_code.co_filename
-        if not file.startswith((TORCH, HERE)):
-            return Line(file, frame.f_lineno, frame.f_code.co_name)
+        inside = inside and not file.startswith(HERE)  # the check runs the model
+        here = Line(file, frame.f_lineno, frame.f_code.co_name)
+        if line is None and not file.startswith((TORCH, HERE)):
+            line = here
+        if inside and not file.startswith(LIBRARIES):
+            return line, here
         frame = frame.f_back
-    return None
+    return line, None
