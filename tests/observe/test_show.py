@@ -247,7 +247,12 @@ def test_the_command_shows_a_folder(
 
     folder, records = tmp_path / "bert", tmp_path / "records.json"
     bert.save_pretrained(folder)
-    capsys.readouterr()
+    for settings in (None, "tokenizer_config.json"):
+        if settings is not None:
+            (folder / settings).write_text("{}")
+        capsys.readouterr()
+        assert call("view", "--hf", folder, "--text", TEXT) == 2
+        assert f"{folder}: holds no tokenizer; expected tokenizer.json or vocab.txt" in capsys.readouterr().err
     (folder / "tokenizer.json").write_text("{}")
     assert call("view", "--hf", folder, "--text", TEXT) == 2
     assert "its tokenizer cannot be read" in capsys.readouterr().err

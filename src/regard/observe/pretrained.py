@@ -23,6 +23,11 @@ from regard.viewer import AttentionRecord
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+VOCABULARIES = ("tokenizer*", "vocab*", "*.model", "*.tiktoken", "tekken*")
+"""Patterns of the files that hold the vocabulary of a tokenizer."""
+SETTINGS = {"tokenizer_config.json"}
+"""Files of these names that hold settings alone."""
+
 Texts = str | tuple[str, str] | Sequence[str] | Sequence[tuple[str, str]]
 
 
@@ -223,9 +228,21 @@ def load_processor(folder: str | Path, *, images: bool = False) -> Any:
     kind, what = (transformers.AutoImageProcessor, "image processor") if images else (transformers.AutoTokenizer, "tokenizer")
     _check_input_kind(Path(folder), images)
     try:
-        return kind.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+        processor = kind.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     except Exception as error:  # tokenizers raises plain exceptions
         raise DataError(f"{folder}: its {what} cannot be read: {shortened(' '.join(str(error).split()))}") from error
+    if not images:
+        _check_vocabulary(Path(folder), processor)
+    return processor
+
+
+def _check_vocabulary(folder: Path, tokenizer: Any) -> None:
+    """Refuse a folder without the files of a tokenizer: transformers then makes an empty one of the model's kind."""
+    names = getattr(tokenizer, "vocab_files_names", {}).values()  # none: a tokenizer of bytes or characters
+    found = [path.name for pattern in VOCABULARIES for path in folder.glob(pattern)]
+    if names and not any((folder / name).is_file() for name in names) and not {*found} - SETTINGS:
+        expected = " or ".join(dict.fromkeys(["tokenizer.json", *names]))
+        raise DataError(f"{folder}: holds no tokenizer; expected {expected}, as tokenizer.save_pretrained({str(folder)!r}) writes")
 
 
 def _check_input_kind(folder: Path, images: bool) -> None:
