@@ -534,6 +534,28 @@ def test_shapes_that_do_not_fit_are_refused_with_both(call, shapes):
     assert all(shape in str(error.value) for shape in shapes)
 
 
+@pytest.mark.parametrize(
+    ("score", "key_size"),
+    [
+        (lambda: AdditiveScore(7, D, A), D),
+        (lambda: ConcatScore(7, D, A), D),
+        (lambda: GeneralScore(7, D), D),
+        (lambda: LocationScore(7, S), None),
+    ],
+)
+@pytest.mark.parametrize("areas", [False, True])
+def test_a_query_or_key_of_another_size_than_the_score_takes_is_named(score, key_size, areas):
+    attention = Attention(score(), areas=Areas(2) if areas and key_size is not None else None)  # a location score has no areas
+    query, source = torch.randn(B, T, 7), torch.randn(B, S, D)
+    for call in (lambda q, k: attention(q, k, k), lambda q, k: attention.attend(q, attention.memory(k))):
+        with pytest.raises(ShapeError, match=rf"^Attention: query must be \(B, T, 7\), found \({B}, {T}, 8\)$"):
+            call(torch.randn(B, T, 8), source)
+        if key_size is not None:
+            with pytest.raises(ShapeError, match=rf"^Attention: key must be \(B, S, {D}\), found \({B}, {S}, 6\)$"):
+                call(query, torch.randn(B, S, 6))
+        assert call(query, source).context.shape == (B, T, D)
+
+
 # Hard attention.
 
 
@@ -662,10 +684,10 @@ def test_a_query_without_an_axis_of_targets_is_refused_and_told_how_to_have_one(
     memory = attention.memory(source)
     for call in (lambda: attention(state, source, source), lambda: attention.attend(state, memory)):
         with pytest.raises(
-            ShapeError, match=rf"Attention: query must be \(B, T, Dq\), found \({B}, 7\); query.unsqueeze\(1\) makes one of each"
+            ShapeError, match=rf"Attention: query must be \(B, T, 7\), found \({B}, 7\); query.unsqueeze\(1\) makes one of each"
         ):
             call()
-    with pytest.raises(ShapeError, match=r"Attention: key must be \(B, S, Dk\), found \(5,\)"):
+    with pytest.raises(ShapeError, match=r"Attention: key must be \(B, S, 5\), found \(5,\)"):
         attention.memory(source[0, 0])
     with pytest.raises(ShapeError, match=r"Attention: value must be \(B, S, Dv\), found "):
         attention(state.unsqueeze(1), source, source[0])

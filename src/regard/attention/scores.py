@@ -246,3 +246,19 @@ class LocationScore(nn.Module):
 
 # Scores accepted by `Attention`; add new ones here.
 ScoreModule = AdditiveScore | ConcatScore | CosineScore | DotScore | GeneralScore | LocationScore
+
+
+def input_dims(score: ScoreModule) -> tuple[int | str, int | str]:
+    """Return the sizes of a query and a key that a score takes; "Dq" or "Dk" where any size will do.
+
+    Example:
+        >>> input_dims(AdditiveScore(3, 5, 7)), input_dims(DotScore())
+        ((3, 5), ('Dq', 'Dk'))
+    """
+    if isinstance(score, AdditiveScore):
+        return score.query.in_features, score.key.in_features
+    if isinstance(score, ConcatScore):
+        return score.query_dim, score.weight.shape[1] - score.query_dim
+    if isinstance(score, GeneralScore):
+        return score.key.out_features, score.key.in_features
+    return (score.query.in_features if isinstance(score, LocationScore) else "Dq"), "Dk"

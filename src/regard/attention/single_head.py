@@ -10,7 +10,7 @@ from regard.attention.areas import Areas
 from regard.attention.base import AttentionOutput, HardOutput, Memory, NeedWeights, check_need_weights
 from regard.attention.hard import HardChoice
 from regard.attention.recorder import is_recording, record_call
-from regard.attention.scores import LocationScore, ScoreModule
+from regard.attention.scores import LocationScore, ScoreModule, input_dims
 from regard.attention.windows import WindowModule
 from regard.constructor_checks import Dropout, checked
 from regard.errors import ConfigError, ShapeError
@@ -89,10 +89,10 @@ class Attention(nn.Module):
             key_mask: (B, S) bool, True = may attend, such as from `ops.length_mask`; None allows everything.
 
         Raises:
-            ShapeError: key or value do not have three axes, or value or key_mask do not fit the keys.
+            ShapeError: key or value do not have three axes, the score takes keys of another size, or value or key_mask do not fit the keys.
         """
         value = key if value is None else value
-        check_states("Attention", "key", key, "S", "Dk")
+        check_states("Attention", "key", key, "S", input_dims(self.score)[1])
         check_states("Attention", "value", value, "S", "Dv")
         if value.shape[:2] != key.shape[:2]:
             raise ShapeError(f"memory: value {tuple(value.shape)} must agree with key {tuple(key.shape)} in (B, S)")
@@ -139,7 +139,7 @@ class Attention(nn.Module):
             `AttentionOutput`, with a `choice` `HardOutput`; a row with nothing to attend to is all zeros.
 
         Raises:
-            ShapeError: the query does not have three axes, or memory or mask do not fit it.
+            ShapeError: the query does not have three axes, the score takes queries of another size, or memory or mask do not fit the query.
             ConfigError: area weights without areas, or `soft` without a choice.
         """
         if is_recording():
@@ -153,7 +153,7 @@ class Attention(nn.Module):
             raise ConfigError('attend: need_weights="areas" needs an attention with areas; True gives the weights of the items')
         if soft is not None and self.choice is None:
             raise ConfigError("attend: soft says which examples are not chosen for; this attention has no choice")
-        check_states("Attention", "query", query, "T", "Dq")
+        check_states("Attention", "query", query, "T", input_dims(self.score)[0])
         if query.shape[0] != memory.mask.shape[0]:
             raise ShapeError(f"attend: query {tuple(query.shape)} and memory {tuple(memory.key.shape)} must agree in B, the first axis")
         key, value, tainted = memory.key, memory.value, None
@@ -199,7 +199,8 @@ class Attention(nn.Module):
         pairs of query and key. Other arguments, results and errors as in `attend`.
         """
         # Otherwise a query (B, Dq) would be read as B queries to each of B examples.
-        for name, states, *axes in (("query", query, "T", "Dq"), ("key", key, "S", "Dk"), ("value", value, "S", "Dv")):
+        query_dim, key_dim = input_dims(self.score)
+        for name, states, *axes in (("query", query, "T", query_dim), ("key", key, "S", key_dim), ("value", value, "S", "Dv")):
             check_states("Attention", name, states, *axes)
         if mask is None and key_mask is None:
             return self.attend(query, self.memory(key, value), position=position, need_weights=need_weights, soft=soft)
