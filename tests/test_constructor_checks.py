@@ -95,6 +95,9 @@ def test_every_mechanism_of_the_table_is_built_by_a_checked_constructor(name):
             assert hasattr(type(part).__init__, "__wrapped__"), type(part)
 
 
+PLAIN = r"max_area should be a whole number of at least 1, or a pair \(height, width\) of them for a grid"
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [
@@ -107,7 +110,10 @@ def test_every_mechanism_of_the_table_is_built_by_a_checked_constructor(name):
         (lambda: MultiHeadAttention(6, 2, score=[DotScore()]), "1 scores for 2 heads"),
         (lambda: Attention(DotScore), "score should be an instance of AdditiveScore or .*found <class"),
         (lambda: Attention("dot"), "score should be .*found 'dot'"),
-        (lambda: Areas(0), "max_area should be"),
+        (lambda: Areas(0), rf"^Areas: {PLAIN}, found 0$"),
+        (lambda: Areas("x"), rf"^Areas: {PLAIN}, found 'x'$"),
+        (lambda: Areas((0, 2), (3, 3)), rf"^Areas: {PLAIN}, found \(0, 2\)$"),
+        (lambda: Areas((1, 2, 3), (3, 3)), rf"^Areas: {PLAIN}, found \(1, 2, 3\)$"),
         (lambda: Areas((2, 3)), "grid"),
         (lambda: Areas(3, key_mode="features"), "dim"),
         (lambda: HardChoice("best"), "mode should be 'sample', 'argmax' or 'expected', found 'best'"),

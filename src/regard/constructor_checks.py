@@ -29,6 +29,8 @@ Weight = Annotated[float, Ge(0)]
 """A loss weight, 0 or more."""
 Positive = Annotated[float, Gt(0)]
 """A positive number."""
+SizeOrPair = Annotated[Size | tuple[Size, Size], "should be a whole number of at least 1, or a pair (height, width) of them for a grid"]
+"""A length, or a height and a width; the message of a wrong one is the text."""
 
 
 def checked(init: Callable[Concatenate[Self, Parameters], None]) -> Callable[Concatenate[Self, Parameters], None]:
@@ -70,8 +72,11 @@ def _check(owner: str, init: Callable[..., None], given: dict[str, Any]) -> None
         _model(init).__pydantic_validator__.validate_python(given)
     except ValidationError as error:
         found: dict[str, list[str]] = {}
+        fields = _model(init).model_fields
         for item in error.errors(include_url=False):
-            found.setdefault(str(item["loc"][0]), []).append(item["msg"].removeprefix("Input "))
+            name = str(item["loc"][0])
+            own = [text for text in fields[name].metadata if isinstance(text, str) and item["type"] != "less_than_equal"]
+            found.setdefault(name, []).append(own[0] if own else item["msg"].removeprefix("Input "))
         problems = (f"{name} {' or '.join(dict.fromkeys(texts))}, found {reprlib.repr(given[name])}" for name, texts in found.items())
         raise ConfigError(f"{owner}: {'; '.join(problems)}") from None
 

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from regard import ops
-from regard.constructor_checks import Positive, Size, checked
+from regard.constructor_checks import Positive, Size, SizeOrPair, checked
 from regard.errors import ConfigError
 from regard.ops.area_windows import check_areas
 from regard.ops.materialized_areas import LEARNED_KEY_MODES, AreaWeights, check_modes, hidden_parts
@@ -48,7 +48,7 @@ class Areas(nn.Module):
     @checked
     def __init__(
         self,
-        max_area: Size | tuple[Size, Size],
+        max_area: SizeOrPair,
         grid: tuple[Size, Size] | None = None,
         *,
         key_mode: str = "mean",
