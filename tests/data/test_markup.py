@@ -113,6 +113,30 @@ def test_markup_goes_where_the_links_say(line: str, target: str, links: set[tupl
     assert place_markup(split_markup(line), target, links) == expected
 
 
+@pytest.mark.parametrize(
+    ("line", "target", "links", "expected"),
+    [
+        ("a <b>big table</b> .", "un grand banc .", {(0, 0), (1, 1), (2, 2), (3, 2)}, "un <b>grand banc</b> ."),
+        ("a <b>big table</b>.", "un grand banc .", {(0, 0), (1, 1), (2, 2), (3, 2)}, "un <b>grand banc</b> ."),
+        ("<b>a table</b>.", "un banc .", {(0, 0), (1, 1), (2, 1)}, "<b>un banc</b> ."),
+        ("( <b>a</b> ) b", "( A ) B", {(0, 1), (1, 1), (2, 1), (3, 3)}, "( <b>A</b> ) B"),
+        ("a <b><i>b</i> c</b> – d", "A B C – D", {(0, 0), (1, 1), (2, 2), (3, 2), (4, 4)}, "A <b><i>B</i> C</b> – D"),  # noqa: RUF001 - a dash
+        # The mark of a quotation inside the pair, and the full stop outside.
+        ("a <b>(b)</b> .", "A (B) .", {(0, 0), (1, 1), (2, 1)}, "A <b>(B)</b> ."),
+        # Only punctuation is linked: the nearest word.
+        ("<b>a</b> b .", "B .", {(0, 1), (1, 0)}, "<b>B</b> ."),
+        # Punctuation inside stays inside.
+        ("<b>a table .</b> b", "un banc . B", {(0, 0), (1, 1), (2, 2), (3, 3)}, "<b>un banc .</b> B"),
+        ("a <b>b !</b>", "A B !", {(0, 0), (1, 1), (2, 1)}, "A <b>B !</b>"),
+        ("a <b>b! c</b> d", "A C B ! D", {(0, 0), (1, 2), (2, 1), (3, 1), (4, 3)}, "A <b>C B !</b> D"),
+        ("<b>a table</b>", "un banc .", {(0, 0), (1, 1)}, "<b>un banc .</b>"),
+        ("a <b>.</b> b", "A . B", {(0, 0), (1, 1), (2, 2)}, "A <b>.</b> B"),
+    ],
+)
+def test_a_word_of_punctuation_outside_a_pair_stays_outside(line: str, target: str, links: set[tuple[int, int]], expected: str) -> None:
+    assert place_markup(split_markup(line), target, links) == expected
+
+
 class Drawn:
     """A random line: words, empty tags and pairs, with distinct tags, so that each can be found again."""
 

@@ -9,6 +9,9 @@ from typing import NamedTuple
 
 from regard.data.markup import CLOSING, LINE_END, OPENING, EmptyTag, MarkedLine, TagPair, core_span, number_in, word_spans
 
+# Characters of a word of punctuation.
+MARKS = OPENING + CLOSING + "-–—"  # noqa: RUF001 - dashes
+
 
 class _Unit(NamedTuple):
     """A word of the translation: the white space before it, its text, where punctuation leaves the word, its source words."""
@@ -18,6 +21,42 @@ class _Unit(NamedTuple):
     core: tuple[int, int]
     sources: frozenset[int]
     opaque: bool = False
+
+
+class _Marks:
+    """Words of punctuation in the translation; attention often links a full stop to the noun before it.
+
+    Args:
+        line: the source.
+        units: the words of the translation.
+    """
+
+    def __init__(self, line: MarkedLine, units: Sequence[_Unit]) -> None:
+        self.target = {n: unit for n, unit in enumerate(units) if not unit.opaque and unit.text and not unit.text.strip(MARKS)}
+        self._words = [line.plain[start:end] for start, end in word_spans(line.plain)] if self.target else []
+
+    def excludes(self, pair: TagPair, number: int) -> bool:
+        """Return whether a pair of tags excludes a word of punctuation of the translation, whatever its links."""
+        text, sources = self.target[number].text, self.target[number].sources
+        if any(pair.first <= source <= pair.last and text in self._inside(pair, source) for source in sources):
+            return False
+        for last, beside, inside, marks in (
+            (pair.first, pair.first - 1, pair.inside[0], OPENING),
+            (pair.last, pair.last + 1, pair.inside[1], CLOSING),
+        ):
+            apart = 0 <= beside < len(self._words) and self._words[beside] == text and text not in self._inside(pair, last)
+            if not inside and not apart and not text.strip(marks):
+                return False
+        return True
+
+    def _inside(self, pair: TagPair, source: int) -> str:
+        # The punctuation of a source word that the pair includes.
+        word = self._words[source]
+        if not word.strip(MARKS):
+            return word
+        start, end = core_span(word)
+        before = word[:start] if source > pair.first or not pair.inside[0] else ""
+        return before + (word[end:] if source < pair.last or not pair.inside[1] else "")
 
 
 def place_markup(line: MarkedLine, target: str, links: AbstractSet[tuple[int, int]]) -> str:
@@ -41,10 +80,11 @@ def place_markup(line: MarkedLine, target: str, links: AbstractSet[tuple[int, in
         'une balle <b>rouge</b>'
     """
     units = _with_opaque(line, _units(target, links)) or [_Unit("", "", (0, 0), frozenset())]
+    marks = _Marks(line, units)
     ranges: list[tuple[int, int]] = []
     taken: set[tuple[int, int]] = set()  # fewer than twice as many as words, since none cross
     for pair in line.pairs:
-        first, last = _target_range(line, pair, units)
+        first, last = _target_range(line, pair, units, marks)
         if pair.parent >= 0:
             low, high = ranges[pair.parent]
             first, last = min(max(first, low), high), min(max(last, low), high)
@@ -203,9 +243,13 @@ def _whole(line: MarkedLine, pair: TagPair) -> bool:
     return pair.last - pair.first + 1 == line.words
 
 
-def _target_range(line: MarkedLine, pair: TagPair, units: Sequence[_Unit]) -> tuple[int, int]:
-    if _whole(line, pair):
-        return 0, len(units) - 1
+def _target_range(line: MarkedLine, pair: TagPair, units: Sequence[_Unit], marks: _Marks) -> tuple[int, int]:
+    whole = _whole(line, pair)
+    outside = set[int]() if whole and pair.inside == (False, False) else {number for number in marks.target if marks.excludes(pair, number)}
+    if whole:
+        kept = [number for number in range(len(units)) if number not in outside]
+        return (kept[0], kept[-1]) if kept else (0, len(units) - 1)
+    units = [unit._replace(sources=frozenset()) if number in outside else unit for number, unit in enumerate(units)]
     hits = [number for number, unit in enumerate(units) if any(pair.first <= source <= pair.last for source in unit.sources)]
     hits = hits or [_nearest(pair.first, pair.last, units)[0]]
     return hits[0], hits[-1]
