@@ -85,3 +85,6 @@ def test_a_distillation_is_what_the_teacher_translates_and_resumes(call: Run, te
     other = call(*given[:-1], 5)
     assert other.code == 2
     assert "holds translations of other sources" in other.err
+    other = call(*given[:-3], 3, *given[-2:])
+    assert other.code == 2
+    assert "target/manifest.jsonl: written with other options (beam-size); choose another --out, or remove it" in other.err

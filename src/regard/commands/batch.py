@@ -37,7 +37,14 @@ FIELDS = {"input": str, "size": int, "changed": int, "input_sha256": str, "lines
 
 
 def run_batch(
-    command: str, parameters: Mapping[str, Any], shards: str, output: Path | None, *, words: Sequence[str] | None = None, **where: Any
+    command: str,
+    parameters: Mapping[str, Any],
+    shards: str,
+    output: Path | None,
+    *,
+    words: Sequence[str] | None = None,
+    option: str = "--output",
+    **where: Any,
 ) -> None:
     """Process many files, each into its own output file.
 
@@ -50,6 +57,7 @@ def run_batch(
         shards: pattern of the input files.
         output: output folder.
         words: the command line of a worker; None: this one's.
+        option: the option that names the folder, for errors.
         where: see `regard.jobs.open_pool`.
 
     Raises:
@@ -69,12 +77,12 @@ def run_batch(
     if output is None:
         raise ConfigError("--output FOLDER: needed, where the answers to --input go")
     inputs = _find(shards, output)
-    unchanged = _Unchanged(parameters)
+    unchanged = _Unchanged(parameters, option)
     about = _about(command, parameters)
     with run_lock(output):
         for killed in leftovers(output / MANIFEST):
             killed.unlink(missing_ok=True)
-        done = _read_manifest(output, about)
+        done = _read_manifest(output, about, option)
         if left := [name for name in done if name not in inputs and (output / name).exists()]:
             names = listed(left, most=3)
             progress.message(f"{output}: also has answers of shards that --input no longer names: {names}", warning=True)
@@ -260,10 +268,11 @@ class _Unchanged:
 
     Args:
         parameters: the options of the command.
+        option: the option that names the output folder, for errors.
     """
 
-    def __init__(self, parameters: Mapping[str, Any]) -> None:
-        self._parameters = parameters
+    def __init__(self, parameters: Mapping[str, Any], option: str) -> None:
+        self._parameters, self._option = parameters, option
         self._states = self._look()
 
     def _look(self) -> dict[str, tuple[int, ...]]:
@@ -279,7 +288,7 @@ class _Unchanged:
             found = {}
         if found != self._states:
             name = min(name for name in {*found, *self._states} if found.get(name) != self._states.get(name))
-            raise TrainingError(f"{name}: changed or removed while shards were answered; use a copy, and another --output")
+            raise TrainingError(f"{name}: changed or removed while shards were answered; use a copy, and another {self._option}")
 
 
 def _state(path: Path) -> tuple[int, int]:
@@ -301,7 +310,7 @@ def _is_done(entry: Mapping[str, Any], path: Path, output: Path) -> bool:
     return False
 
 
-def _read_manifest(output: Path, about: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+def _read_manifest(output: Path, about: Mapping[str, Any], option: str) -> dict[str, dict[str, Any]]:
     path = output / MANIFEST
     if not path.exists():
         return {}
@@ -313,7 +322,7 @@ def _read_manifest(output: Path, about: Mapping[str, Any]) -> dict[str, dict[str
             entries.append(parse_json(line))
     if not entries or entries[0] != about:
         why = _difference(entries[0] if entries else None, about)
-        raise ConfigError(f"{path}: written with {why}; choose another --output, or remove it")
+        raise ConfigError(f"{path}: written with {why}; choose another {option}, or remove it")
     return {entry["shard"]: entry for entry in entries[1:] if _is_entry(entry)}
 
 

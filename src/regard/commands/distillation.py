@@ -129,7 +129,7 @@ def distill(
     where = {"on": on, "workers": workers, "cpus": cpus, "gpus": gpus}
     parameters = {"run": teacher, "others": others, **given}
     words = ["regard", "translate", str(teacher), *options]
-    run_batch("translate", parameters, f"{glob.escape(str(out / SOURCE))}/*.txt", out / TARGET, words=words, **where)
+    run_batch("translate", parameters, f"{glob.escape(str(out / SOURCE))}/*.txt", out / TARGET, words=words, option="--out", **where)
     write_line(f"train a student: regard train translation --source '{out}/{SOURCE}/*.txt' --target '{out}/{TARGET}/*.txt' --out STUDENT")
 
 
