@@ -258,12 +258,14 @@ def test_nothing_to_train_on_is_refused(kind: str, texts: list[str]) -> None:
 def test_wrong_settings_are_named() -> None:
     with pytest.raises(ConfigError, match=r"vocabulary\.kind: 'syllable', expected one of bpe"):
         Vocabulary.train(TEXTS, kind="syllable", size=100)
-    with pytest.raises(ConfigError, match="bpe needs at least 260"):
+    with pytest.raises(ConfigError, match=r"^vocabulary\.size: 259, bpe needs at least 260$"):
         Vocabulary.train(TEXTS, kind="bpe", size=259)
     with pytest.raises(ConfigError, match="word needs at least 5"):
         Vocabulary.train(TEXTS, kind="word", size=4)
-    with pytest.raises(ConfigError, match="min_count 0"):
+    with pytest.raises(ConfigError, match=r"^vocabulary\.min_count: 0, expected at least 1$"):
         Vocabulary.train(TEXTS, kind="word", size=40, min_count=0)
+    with pytest.raises(ConfigError, match=r"size: 4, word needs at least 5; vocabulary\.min_count: 0"):
+        Vocabulary.train(TEXTS, kind="word", size=4, min_count=0)
 
 
 def test_unknown_ids_are_refused(vocabulary: Vocabulary) -> None:

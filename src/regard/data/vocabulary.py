@@ -78,15 +78,17 @@ def check_vocabulary(kind: str, size: int, min_count: int) -> None:
         >>> check_vocabulary("bpe", 60, 1)
         Traceback (most recent call last):
             ...
-        regard.errors.ConfigError: vocabulary.size 60, min_count 1: bpe needs at least 260 and 1
+        regard.errors.ConfigError: vocabulary.size: 60, bpe needs at least 260
     """
     if kind == IMPORTED:
         raise ConfigError(f"vocabulary.kind: {kind} comes with an imported model (`regard import`); train one of {', '.join(KINDS)}")
     if kind not in KINDS:
         raise ConfigError(f"vocabulary.kind: {shown(kind)}, expected one of {', '.join(KINDS)}")
     least = 260 if kind == "bpe" else 5
-    if size < least or min_count < 1:
-        raise ConfigError(f"vocabulary.size {size}, min_count {min_count}: {kind} needs at least {least} and 1")
+    found = [f"vocabulary.size: {size}, {kind} needs at least {least}"] if size < least else []
+    found += [f"vocabulary.min_count: {min_count}, expected at least 1"] if min_count < 1 else []
+    if found:
+        raise ConfigError("; ".join(found))
 
 
 class Vocabulary:
