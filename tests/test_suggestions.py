@@ -57,6 +57,12 @@ def test_a_suggestion_works_when_it_is_typed(typed: str, expected: str) -> None:
     load_config(None, words.split())
 
 
+@pytest.mark.parametrize("task", TASKS)
+def test_a_name_of_another_toolkit_is_looked_for_in_its_section_first(task: str) -> None:
+    assert suggested("training.batch_size=8", task) == "training.batch_tokens=8"
+    assert suggested("training.beam_size=3") == "decoding.beam_size=3"
+
+
 @pytest.mark.parametrize("typed", ["nonsense", "nonsense=1", "model.cell=foo", "epochs=[1, 2]", "training.epochs=two", "model.type=3"])
 def test_where_nothing_would_work_nothing_is_suggested(typed: str) -> None:
     assert suggested(typed) is None

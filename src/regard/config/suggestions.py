@@ -83,6 +83,10 @@ def suggested_path(kind: type[Frozen], key: str, value: Any, *, cutoff: float = 
     paths = list(_paths(kind))
     names = {path.rpartition(".")[2] for path, _ in paths}
     section, _, given = key.rpartition(".")
+    # Another toolkit's name in its own section, before the same name in another section.
+    own = f"{section}.{SYNONYMS.get(given, '')}"
+    if any(path == own for path, _ in paths) and (words := _accepted(kind, [(own, value)], [])):
+        return words
     given = given if given in names else SYNONYMS.get(given, given)
     for name in difflib.get_close_matches(given, names, n=3, cutoff=cutoff):
         for path, needed in sorted(paths, key=lambda item: item[0].count(".")):
