@@ -24,6 +24,8 @@ from regard.errors import ConfigError
         (["modle.cell=gru"], "modle: unknown key; did you mean model?"),
         (["nonsense=3"], "known keys: task, data"),
         (["model.cell=rnn"], "model.cell: Input should be 'gru', 'lstm' or 'tanh', found 'rnn'"),
+        (["model.type=transfomer"], "model.type: Input should be 'rnn', 'transformer' or 'crossed', found 'transfomer'; did you mean "),
+        (["model.type=3", "model.dropout=0"], "configuration: model.type: Input should be 'rnn', 'transformer' or 'crossed', found 3"),
         (["model.cell.x=3"], "model.cell: "),
         (["model=3"], "model: "),
         (["model.dropout=[a"], "the value is not YAML"),

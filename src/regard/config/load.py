@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import itertools
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar, get_args, overload
@@ -313,13 +314,16 @@ def _explain(item: Mapping[str, Any], kind: type[Frozen]) -> str:
         path = ".".join([path, error.key] if path else [error.key]) if isinstance(error, WrongValue) else path
         return f"{path}: {error}" if path else str(error)
     if item["type"] != "extra_forbidden":
-        given = item["input"]
-        if isinstance(given, Mapping):  # an unknown family
-            given = given.get("type")
+        if item["type"] == "union_tag_invalid":  # an unknown family
+            path, message, given = f"{path}.type", f"Input should be {_either(item['ctx']['expected_tags'])}", item["input"].get("type")
+        else:
+            message, given = item["msg"], item["input"]
         not_parsed = str(item["type"]).endswith("_parsing")  # a number was expected; "two" is also a word of an alias
         nothing = str(given).lower() in NOTHING and field is not None and type(None) in get_args(field.annotation)
-        meant = _meant(f"{path}=null") if nothing else "" if not_parsed else _meant(suggested_mechanism(kind, given))
-        return f"{path}: {item['msg']}, found {shown(item['input'])}{meant}" if path else str(item["msg"])
+        meant = (
+            f"{path}=null" if nothing else None if not_parsed else suggested_mechanism(kind, given) or _close_value(path, given, message)
+        )
+        return f"{path}: {message}, found {shown(given)}{_meant(meant)}" if path else message
     if names == ["device"]:
         return "device: no setting of a run; --device cpu|cuda, or REGARD_DEVICE in the environment, chooses where it is trained"
     other_family = exists(kind, path)  # the key is right, but belongs to another family of models
@@ -334,6 +338,20 @@ def _explain(item: Mapping[str, Any], kind: type[Frozen]) -> str:
         if others and not meant:
             return f"{path}: unknown key: a setting of the task {' or '.join(others)}"
     return f"{path}: unknown key{_meant(meant) or (f'; known keys: {listed(known, most=MAX_KEYS)}' if known else '')}"
+
+
+def _either(names: str) -> str:
+    # As pydantic lists the values of a setting: 'a', 'b' or 'c'.
+    first, comma, last = names.rpartition(", ")
+    return f"{first} or {last}" if comma else last
+
+
+def _close_value(path: str, given: Any, message: str) -> str | None:
+    # Of the values in a message "Input should be 'a', 'b' or 'c'".
+    if not isinstance(given, str) or len(given) > LONGEST_NAME or not message.startswith("Input should be '"):
+        return None
+    close = difflib.get_close_matches(given.lower(), re.findall(r"'([^']*)'", message), n=1)
+    return f"{path}={close[0]}" if close else None
 
 
 def _meant(words: str | None) -> str:
