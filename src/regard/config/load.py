@@ -219,7 +219,7 @@ def read_yaml(path: Path) -> Mapping[str, Any]:
     """Return the keys and values of a YAML file.
 
     Raises:
-        ConfigError: the file is missing, not text, not YAML, or no mapping.
+        ConfigError: the file is missing, not UTF-8, not YAML, or no mapping.
 
     Example:
         >>> read_yaml(Path("no-such.yaml"))
@@ -242,7 +242,8 @@ def read_yaml(path: Path) -> Mapping[str, Any]:
     except OSError as error:
         raise ConfigError(f"{path}: {os_reason(path, error)}") from error
     except UnicodeDecodeError as error:
-        raise ConfigError(f"{path}: cannot be read as text ({error})") from error
+        line = data[: error.start].count(b"\n") + 1
+        raise ConfigError(f"{path}, line {line}: not UTF-8; save the file in UTF-8") from error
     except NOT_YAML as error:
         mark = getattr(error, "problem_mark", None)
         line = f", line {mark.line + 1}" if mark is not None else ""
