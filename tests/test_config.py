@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from regard.config import LanguageConfig, RunConfig, TranslationConfig, describe_changes, dump_config, load_config
+from regard.config import CaptioningConfig, LanguageConfig, RunConfig, TranslationConfig, describe_changes, dump_config, load_config
 from regard.config.load import read_yaml
 from regard.config.strict_yaml import dump_yaml, parse_yaml
 from regard.errors import ConfigError
@@ -61,6 +61,42 @@ def test_a_wrong_override_is_named(overrides: list[str], message: str) -> None:
         load_config(None, overrides)
     assert message in str(refused.value)
     assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("kind", "overrides", "message"),
+    [
+        (
+            TranslationConfig,
+            "model.type=transformer model.attention.score=dot",
+            "model.attention: unknown key: a setting of model.type=rnn",
+        ),
+        (TranslationConfig, "model.num_heads=2", ": a setting of model.type=transformer or model.type=crossed"),
+        (CaptioningConfig, "model.encoder.name=x", "model.encoder.name: unknown key: a setting of model.encoder.type=timm"),
+    ],
+)
+def test_a_setting_of_another_model_family_is_named_as_such(kind: type[RunConfig], overrides: str, message: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        load_config(None, overrides.split(), kind=kind)
+    assert str(refused.value).endswith(message)
+
+
+@pytest.mark.parametrize(
+    ("text", "override", "where"),
+    [
+        ("model: {type: transformer}", "model.attention.score=general", "configuration: model.attention: "),
+        ("model: {cell: 3}", "model.cell=4", "configuration: model.cell: "),
+        ("model: {cell: gru}", "model={cell: 4}", "configuration: model.cell: "),
+        ("model: {cell: 3}", "model.dropout=0.5", "a.yaml: model.cell: "),
+        ("model: {attention: {query_state: previous}}", "model.attention.input_feeding=true", "a.yaml: model.attention: "),
+        ("model: 3", "training.seed=1", "a.yaml: model: "),
+    ],
+)
+def test_a_wrong_override_is_no_error_of_the_file(tmp_path: Path, text: str, override: str, where: str) -> None:
+    (tmp_path / "a.yaml").write_text(text)
+    with pytest.raises(ConfigError) as refused:
+        load_config(tmp_path / "a.yaml", [override])
+    assert str(refused.value).removeprefix(f"{tmp_path}/").startswith(where)
 
 
 @pytest.mark.parametrize(

@@ -92,7 +92,7 @@ def test_a_run_folder_of_before_the_families_is_read_as_recurrent(tmp_path: Path
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        (["model.type=transformer", "model.cell=gru"], "model.cell: unknown key; known keys: "),
+        (["model.type=transformer", "model.cell=gru"], "model.cell: unknown key: a setting of model.type=rnn"),
         (["model.type=crossed", "model.area.max_are=3"], "model.area.max_are: unknown key; did you mean model.area.max_area?"),
         (["model.type=lstm"], "'rnn', 'transformer' or 'crossed'"),
         (["model.type=transformer", "model.embed_dim=9"], "model: embed_dim (9) must be a multiple of num_heads (4)"),

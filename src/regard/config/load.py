@@ -16,7 +16,7 @@ from regard.config.captioning import CaptioningConfig
 from regard.config.classification import ClassificationConfig, EntailmentConfig
 from regard.config.language import LanguageConfig
 from regard.config.strict_yaml import MAX_BYTES, MAX_ENTRIES, NOT_YAML, dump_yaml, parse_yaml
-from regard.config.suggestions import exists, submodels, suggested_mechanism, suggested_path
+from regard.config.suggestions import exists, families, submodels, suggested_mechanism, suggested_path
 from regard.config.translation import TranslationConfig
 from regard.errors import LONGEST_SHOWN, ConfigError, listed, os_reason, shown
 from regard.input_files import open_input
@@ -77,8 +77,9 @@ def load_config(
     tree: dict[str, Any] = {}
     if base:
         _merge(tree, base, "configuration")
-    if path is not None:
-        _merge(tree, read_yaml(Path(path)), str(path))
+    file = {} if path is None else read_yaml(Path(path))
+    _merge(tree, file, str(path))
+    overrides = list(overrides)
     for item in overrides:
         key, equals, text = item.partition("=")
         if not equals or not key:
@@ -96,7 +97,40 @@ def load_config(
     before, after = (_family(settings) for settings in (base or {}, tree))
     if before is not None and after != before:
         raise ConfigError(f"model.type: {before} -> {shown(after).strip(chr(39))}: --from keeps the model; train a new one without --from")
-    return validate(tree, str(path) if path is not None else "configuration", kind=kind)
+    try:
+        return kind.model_validate(tree)
+    except ValidationError as error:
+        keys = [item.partition("=")[0] for item in overrides]
+        in_file = path is not None and any(_is_of_file(_names(item["loc"], kind), file, keys) for item in error.errors())
+        raise _refused(error, str(path) if in_file else "configuration", kind) from error
+
+
+def _names(location: Iterable[Any], kind: type[Frozen]) -> list[str]:
+    # The keys of the location of an error, which has the names of model families, too.
+    model: Any = kind
+    names = list[str]()
+    for part in map(str, location):
+        if isinstance(model, dict):
+            model = model.get(part)
+        else:
+            names.append(part)
+            model = _submodel(model, part)
+    return names
+
+
+def _is_of_file(names: list[str], file: Mapping[str, Any], overrides: list[str]) -> bool:
+    # Whether a file has a value, and no override replaces it.
+    path, place = ".".join(names), file
+    if any(path == key or path.startswith(f"{key}.") for key in overrides):
+        return False
+    for name in names:
+        if not isinstance(place, Mapping):
+            return True
+        found = {str(key): value for key, value in place.items()}
+        if name not in found:
+            return False
+        place = found[name]
+    return True
 
 
 def _family(tree: Mapping[str, Any]) -> object:
@@ -139,13 +173,17 @@ def validate(tree: Mapping[str, Any], where: str, *, kind: type[Frozen] = Transl
     try:
         return kind.model_validate(tree)
     except ValidationError as error:
-        lines = list[str]()
-        for item in error.errors()[:MAX_ERRORS]:
-            line = _explain(item, kind)
-            # List the known keys only once.
-            lines.append(line.split("; known keys:")[0] if any("; known keys:" in before for before in lines) else line)
-        more = f"; and {error.error_count() - MAX_ERRORS} more" if error.error_count() > MAX_ERRORS else ""
-        raise ConfigError(f"{where}: " + "; ".join(lines) + more) from error
+        raise _refused(error, where, kind) from error
+
+
+def _refused(error: ValidationError, where: str, kind: type[Frozen]) -> ConfigError:
+    lines = list[str]()
+    for item in error.errors()[:MAX_ERRORS]:
+        line = _explain(item, kind)
+        # List the known keys only once.
+        lines.append(line.split("; known keys:")[0] if any("; known keys:" in before for before in lines) else line)
+    more = f"; and {error.error_count() - MAX_ERRORS} more" if error.error_count() > MAX_ERRORS else ""
+    return ConfigError(f"{where}: " + "; ".join(lines) + more)
 
 
 def with_options(config: AnyFrozen, options: Mapping[str, Any]) -> AnyFrozen:
@@ -300,10 +338,11 @@ def _merge(tree: dict[str, Any], other: Mapping[str, Any], where: str, depth: in
 
 def _explain(item: Mapping[str, Any], kind: type[Frozen]) -> str:
     model: Any = kind
-    names, known, field = [], [], None
+    names, known, field, chosen = [], [], None, set[str]()
     for part in map(str, item["loc"]):
         if isinstance(model, dict):  # one of several families: its name is in the path, but is not a key
             model = model.get(part)
+            chosen.add(f"{'.'.join(names)}.type={part}")
             continue
         names.append(part if len(part) <= LONGEST_NAME else shown(part, longest=LONGEST_NAME))
         known = list(model.model_fields) if model is not None else []
@@ -327,18 +366,18 @@ def _explain(item: Mapping[str, Any], kind: type[Frozen]) -> str:
         return f"{path}: {message}, found {shown(given)}{_meant(meant)}" if path else message
     if names == ["device"]:
         return "device: no setting of a run; --device cpu|cuda, or REGARD_DEVICE in the environment, chooses where it is trained"
-    other_family = exists(kind, path)  # the key is right, but belongs to another family of models
-    if not other_family and (meant := suggested_path(kind, path, item["input"])):
+    others = [[word for word in words if word not in chosen] for words in families(kind, path)]
+    if fewest := [" ".join(words) for words in others if words and not any(set(words) > set(fewer) for fewer in others)]:
+        return f"{path}: unknown key: a setting of {' or '.join(fewest)}"
+    if meant := suggested_path(kind, path, item["input"]):
         return f"{path}: unknown key{_meant(meant)}"
     if close := difflib.get_close_matches(names[-1], known, n=1):
         return f"{path}: unknown key{_meant('.'.join([*names[:-1], close[0]]))}"
-    meant = None
-    if not other_family:
-        meant = suggested_path(kind, path, item["input"], cutoff=0.8) or suggested_mechanism(kind, names[-1])
-        others = [task for task, other in TASKS.items() if kind in TASKS.values() and exists(other, path)]
-        if others and not meant:
-            return f"{path}: unknown key: a setting of the task {' or '.join(others)}"
-    return f"{path}: unknown key{_meant(meant) or (f'; known keys: {listed(known, most=MAX_KEYS)}' if known else '')}"
+    if meant := suggested_path(kind, path, item["input"], cutoff=0.8) or suggested_mechanism(kind, names[-1]):
+        return f"{path}: unknown key{_meant(meant)}"
+    if tasks := [task for task, other in TASKS.items() if kind in TASKS.values() and exists(other, path)]:
+        return f"{path}: unknown key: a setting of the task {' or '.join(tasks)}"
+    return f"{path}: unknown key{f'; known keys: {listed(known, most=MAX_KEYS)}' if known else ''}"
 
 
 def _either(names: str) -> str:

@@ -62,6 +62,22 @@ def exists(kind: type[Frozen], path: str) -> bool:
     return any(path == known for known, _ in _paths(kind))
 
 
+def families(kind: type[Frozen], path: str) -> list[list[str]]:
+    """Return, for each model family that has a setting or section, the command-line words that select the family.
+
+    Example:
+        >>> from regard.config import TranslationConfig
+        >>> families(TranslationConfig, "model.cell"), families(TranslationConfig, "model.attention")
+        ([['model.type=rnn']], [['model.type=rnn']])
+    """
+    found: list[list[str]] = []
+    for known, needed in _paths(kind):
+        words = [f"{name}={value}" for name, value in needed]
+        if (known == path or known.startswith(f"{path}.")) and words not in found:
+            found.append(words)
+    return found
+
+
 def suggested_path(kind: type[Frozen], key: str, value: Any, *, cutoff: float = 1.0) -> str | None:
     """Return the command-line words that set a key given without or in a wrong section, or None.
 
