@@ -59,6 +59,21 @@ def test_a_language_is_a_code(language: str) -> None:
         translate_document(translator(), "I see.", "a.txt", language=language)
 
 
+@pytest.mark.parametrize("language", ["de", "DE", "de-AT", "de_XY"])
+def test_a_region_or_capitals_in_a_code_keep_the_rules_of_the_language(language: str) -> None:
+    assert split_sentences("Herr Dr. Ha kam am 3. Mai. Gut.", language) == ["Herr Dr. Ha kam am 3. Mai. ", "Gut."]
+
+
+def test_a_language_without_rules_is_warned_of_with_the_known_ones(call: Any, tmp_path: Path) -> None:
+    run, file = trained(tmp_path, kind="word"), tmp_path / "a.txt"
+    file.write_text("der Hund bellt\n", encoding="utf-8")
+    answer = call("translate", run, "--document", file, "--language", "xx")
+    assert answer.code == 0
+    assert "--language 'xx': no rules to split sentences; those of a related language or English are used; known: am, ar" in answer.err
+    answer = call("translate", run, "--document", file, "--language", "zh-Hant")
+    assert (answer.code, "no rules" in answer.err) == (0, False)
+
+
 @pytest.mark.parametrize(
     ("document", "asked", "expected"),
     [

@@ -14,10 +14,14 @@ from regard.data.documents import read_document
 from regard.data.markup import TAG, split_markup
 from regard.data.scripts import UNSPACED, UNSPACED_PUNCTUATION
 from regard.errors import ConfigError, missing_extra, shown
+from regard.progress import message
 from regard.tasks.translation_prediction import Terms, Translator
 
 TAGS = re.compile(TAG)
 LANGUAGE = re.compile(r"[A-Za-z]{2,3}(?:[-_]\w+)*")
+_CODES = "am ar bg bn ca da de el en es fi fr gu hi hy it ja kk kn ml mr my nl pa pl pt ru sk ta te uk zh"
+SPLIT_LANGUAGES = tuple(_CODES.split())
+"""Languages for which sentencex has rules of sentence splitting, and Chinese, which needs none."""
 
 
 class DocumentTranslation(NamedTuple):
@@ -39,7 +43,8 @@ def split_sentences(text: str, language: str = "en") -> list[str]:
 
     Args:
         text: one line, perhaps with tags; see `regard.data.markup`.
-        language: a code such as "de", for its abbreviations.
+        language: a code such as "de" or "de-AT", for its abbreviations; any not in `SPLIT_LANGUAGES` uses the rules of
+            a related language or of English.
 
     Raises:
         MissingExtraError: sentencex is not installed.
@@ -56,10 +61,17 @@ def split_sentences(text: str, language: str = "en") -> list[str]:
     if not plain.strip():
         return [text]
     ends, size = [], 0
-    for sentence in sentencex.segment(language, plain)[:-1]:
+    for sentence in sentencex.segment(_rules(language), plain)[:-1]:
         size += len(sentence)
         ends.append(size)
     return _cut(text, ends)
+
+
+def _rules(language: str) -> str:
+    # sentencex knows codes in small letters only, and few regions.
+    code = language.lower().replace("_", "-")
+    own = code.partition("-")[0]
+    return own if own in SPLIT_LANGUAGES else code
 
 
 def _cut(text: str, ends: Sequence[int]) -> list[str]:
@@ -96,7 +108,7 @@ def translate_document(
         translator: one or several trained runs.
         text: the document.
         name: its file name, which determines the format; see `regard.data.documents.read_document`.
-        language: its language, for sentence splitting.
+        language: its language, for sentence splitting; a warning names one without rules of its own.
         decoding: decoding settings; None: the run's.
         terms: required translations of words.
 
@@ -115,6 +127,12 @@ def translate_document(
         raise ConfigError("documents: not with a model of two inputs")
     if not LANGUAGE.fullmatch(language):
         raise ConfigError(f"--language: {shown(language)}, expected a code of two or three letters, such as de")
+    if _rules(language) not in SPLIT_LANGUAGES:
+        message(
+            f"--language {shown(language)}: no rules to split sentences; those of a related language or English are used; "
+            f"known: {', '.join(SPLIT_LANGUAGES)}",
+            warning=True,
+        )
     parts = read_document(text, name)
     sentences = [split_sentences(part.text, language) if isinstance(part, Block) else [] for part in parts]
     lines = [sentence.strip() for own in sentences for sentence in own if has_letters(sentence)]
