@@ -88,6 +88,9 @@ def test_a_line_without_markup_is_left_alone() -> None:
         ("hi {x} you", "hallo du", {(0, 0), (1, 2)}, "hallo {x} du"),
         ("{x} <b>%s</b>", "Eins Zwei", {(0, 1), (1, 0)}, "<b>%s</b> {x}"),
         ("a {{ b }}", "{{_b_}} A", {(0, 1), (1, 0)}, "{{ b }} A"),
+        # Punctuation linked to a placeholder or number, too, stays.
+        ("go to {x} .", "GEH ZU X .", {(0, 0), (1, 1), (2, 2), (3, 2)}, "GEH ZU {x} ."),
+        ("5 ( b )", "fünf ( B )", {(0, 0), (1, 0), (2, 2), (3, 2)}, "5 ( B )"),
         # An empty tag behind a pair stays behind it, wherever the pair's last word is.
         ("<b>x y</b><br/> z", "Y X Z", {(0, 1), (1, 0), (2, 2)}, "<b>Y X</b><br/> Z"),
         # A line break where the fewest links cross it, wherever the last word before it went.

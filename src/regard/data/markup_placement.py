@@ -221,10 +221,11 @@ def _copied(word: int, seen: str, units: Sequence[_Unit]) -> tuple[int, int] | N
 
 
 def _linked_run(word: int, units: Sequence[_Unit]) -> tuple[int, int] | None:
+    # Words of punctuation only if nothing else is linked.
+    linked = [number for number, unit in enumerate(units) if word in unit.sources and not unit.opaque]
     runs: list[tuple[int, int]] = []
-    for number, unit in enumerate(units):
-        if word in unit.sources and not unit.opaque:
-            runs.append((runs.pop()[0] if runs and runs[-1][1] == number - 1 else number, number))
+    for number in [number for number in linked if units[number].text.strip(MARKS)] or linked:
+        runs.append((runs.pop()[0] if runs and runs[-1][1] == number - 1 else number, number))
     return max(runs, key=lambda run: run[1] - run[0], default=None)
 
 
