@@ -200,8 +200,8 @@ class Attention(nn.Module):
         """
         # Otherwise a query (B, Dq) would be read as B queries to each of B examples.
         query_dim, key_dim = input_dims(self.score)
-        for name, states, *axes in (("query", query, "T", query_dim), ("key", key, "S", key_dim), ("value", value, "S", "Dv")):
-            check_states("Attention", name, states, *axes)
+        for name, states, length, size in (("query", query, "T", query_dim), ("key", key, "S", key_dim), ("value", value, "S", "Dv")):
+            check_states("Attention", name, states, length, size)
         if mask is None and key_mask is None:
             return self.attend(query, self.memory(key, value), position=position, need_weights=need_weights, soft=soft)
         seen = key_mask  # by any query
