@@ -41,6 +41,8 @@ def parts(hint: Any) -> list[Any]:
     """The types that a value may have, those in tuples and sequences left out."""
     if typing.get_origin(hint) in (typing.Union, type(int | str)):
         return [part for each in typing.get_args(hint) for part in parts(each)]
+    if any(isinstance(text, str) for text in getattr(hint, "__metadata__", ())):  # a message of its own
+        return parts(typing.get_args(hint)[0])
     return [hint]
 
 

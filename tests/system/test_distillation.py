@@ -25,7 +25,7 @@ def test_a_shortlist_is_learned_stored_and_measured(call: Run, teacher: Path) ->
     source, target = teacher.parent / "source", teacher.parent / "target"
     answer = call("shortlist", teacher, "--source", source, "--target", target, "--candidates", 3, "--frequent", 2)
     assert answer.code == 0
-    assert "1 pair left out:" in answer.err
+    assert "measured on 1 pair held out:" in answer.err
     tree = json.loads((teacher / "shortlist.json").read_text(encoding="utf-8"))
     assert len(tree["always"]) == 5
     assert max(map(len, tree["tokens"].values())) <= 3
