@@ -172,7 +172,10 @@ def test_a_run_is_trained_measured_explained_and_resumed(call, task, rows, verb,
             ["train", "classification", "--train", "good.tsv", "--out", "r", "model.hop=3"],
             "did you mean model.hops?",
         ),
-        (["train", "classification", "--train", "good.tsv", "--out", "r", "model.encoder.type=crossed"], "'rnn' or 'transformer', found 'crossed'"),
+        (
+            ["train", "classification", "--train", "good.tsv", "--out", "r", "model.encoder.type=crossed"],
+            "'rnn' or 'transformer', found 'crossed'",
+        ),
         (["train", "entailment", "--train", "good.tsv", "--out", "r"], "good.tsv, line 1: 2 columns, expected 3"),
     ],
 )
