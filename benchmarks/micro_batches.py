@@ -19,7 +19,6 @@ from harness import RESULTS, ROOT, interleaved, machine, options, ratio, spread,
 from regard.config import load_config
 from regard.data.batching import SequenceBatch, collate
 from regard.models.factory import build
-from regard.training import automatic_micro_batches
 from regard.training.precision import fastest_precision
 
 COUNTS = (1, 2, 4, 8)
@@ -76,11 +75,9 @@ def measure(name: str, half: bool, rounds: int) -> list[Any]:
     divided = {count: [batch_of(case, rows // count)] * count for count in COUNTS}
     contenders = {str(count): partial(step, model, batches, half) for count, batches in divided.items()}
     found = interleaved(contenders, rounds, warm_up=1, title=f"{name} {'bf16' if half else 'fp32'}")
-    shape = {"width": config.model.embed_dim, "sequential": config.model.sequential}
-    chosen = [automatic_micro_batches(case.tokens, **shape, workers=workers) for workers in (1, 2)]
     ratios = [spread(ratio(found["1"], found[str(count)]), 2) for count in COUNTS[1:]]
     speed = round(rows * case.length / (sum(found["1"]) / rounds))
-    return [name, "bf16" if half else "fp32", case.tokens, speed, *ratios, *chosen]
+    return [name, "bf16" if half else "fp32", case.tokens, speed, *ratios]
 
 
 def main() -> None:
@@ -90,7 +87,6 @@ def main() -> None:
     halves = [False, True] if fastest_precision(torch.device("cpu")) == "bf16" else [False]
     rows = [measure(name, half, arguments.rounds) for name in CASES for half in halves]
     columns = ["model", "precision", "batch, tokens", "1 micro-batch, tokens/s", *(f"{count}: times that" for count in COUNTS[1:])]
-    columns += ["chosen for 1 worker", "for 2 workers"]
     note = (
         f"`python benchmarks/micro_batches.py --rounds {arguments.rounds}`. Time of the processor, one thread; medians of the ratios of "
         f"interleaved rounds, with the lowest and the highest. {machine(1)}"
