@@ -178,9 +178,13 @@ def _with_micro_batches(own: TaskTraining[Config]) -> Config:
     begun = read_config(own.folder, type(config)).training.micro_batches if (own.folder / CONFIG).exists() else None
     asked = config.training.model_copy(update={"micro_batches": config.training.micro_batches or begun})
     model: Any = config.model
-    shape = {"width": model.embed_dim, "sequential": model.sequential}
-    tokens = own.batch_tokens if own.divisible else 1
-    training = resolve_micro_batches(asked, own.world, lambda workers: automatic_micro_batches(tokens, **shape, workers=workers))
+
+    def automatic(workers: int) -> int:
+        if not own.divisible:
+            return 1
+        return automatic_micro_batches(own.batch_tokens, width=model.embed_dim, sequential=model.sequential, workers=workers)
+
+    training = resolve_micro_batches(asked, own.world, automatic)
     return config.model_copy(update={"training": training})
 
 
