@@ -731,6 +731,27 @@ def test_a_report_that_fails_does_not_stop_the_runs_that_are_left(tmp_path: Path
     assert len(reported) == len(list((out / "results").glob("*.json"))) == len(study_cells(study)) > 1
 
 
+def test_some_runs_can_be_done_before_the_others(
+    tmp_path: Path, data: Path, call: Callable[..., tuple[int, bytes, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("regard.study.grid.train_apart", lambda command, log, stop: train_here(command, log))
+    path, out = written(tmp_path, data, budget={"updates": 1}, seeds=[1, 2]), tmp_path / "out"
+    words = ["compare", path, "--out", out]
+    code, told, err = call(*words, "--only", "*-2")
+    assert code == 0, err
+    assert [line.split()[1] for line in told.decode().splitlines()[:4] if line] == ["variant", "none", "additive"]
+    assert told.count(b"variant ") == 1
+    assert sorted(file.name for file in (out / "results").iterdir()) == ["letters-additive-2.json", "letters-none-2.json"]
+    assert "Not done: letters-none-1; letters-additive-1." in (out / "report.md").read_text(encoding="utf-8")
+    assert call(*words)[0] == 0
+    assert len(list((out / "results").iterdir())) == 4
+    code, told, err = call(*words, "--only", "*-additive-*", "--estimate")
+    assert (code, [line.split()[1] for line in told.decode().splitlines()]) == (0, ["variant", "additive"]), err
+    code, _, err = call(*words, "--only", "*-3")
+    assert (code, "no run is named '*-3'; a run's name is DATA-VARIANT-SEED, such as letters-none-1" in err) == (2, True), err
+    assert call(*words, "--only", "*", "--report")[0] == 2
+
+
 def test_a_budget_of_tokens_becomes_updates(tmp_path: Path, data: Path) -> None:
     study = load_study(written(tmp_path, data, budget={"tokens": 2000}, **ALONE))
     assert run_study(study, tmp_path / "out", beside=tmp_path, train=train_here) == 0

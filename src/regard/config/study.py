@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Annotated, Any, Self
 
@@ -235,8 +236,15 @@ def _placed(part: Any, data: str | Path | None, where: str) -> Any:
     return part.replace(PLACEHOLDER, str(data))
 
 
-def study_cells(study: StudyConfig) -> list[StudyCell]:
+def study_cells(study: StudyConfig, only: str | None = None) -> list[StudyCell]:
     """Return the runs of a study, seed by seed, so that a stopped study can be compared.
+
+    Args:
+        study: the study.
+        only: pattern of the runs' names, as of `fnmatch`; None: all.
+
+    Raises:
+        ConfigError: no run's name matches.
 
     Example:
         >>> data = {"a": {"settings": {}, "test": {"text": "a.txt"}}}
@@ -244,14 +252,20 @@ def study_cells(study: StudyConfig) -> list[StudyCell]:
         >>> study = validate(tree, "here", kind=StudyConfig)
         >>> [cell.name for cell in study_cells(study)]
         ['a-x-1', 'a-y-1', 'a-x-2', 'a-y-2']
+        >>> [cell.name for cell in study_cells(study, only="*-1")]
+        ['a-x-1', 'a-y-1']
     """
-    return [
+    cells = [
         StudyCell(data=data, variant=name, seed=seed)
         for seed in study.seeds
         for data in study.data
         for name, variant in study.variants.items()
         if variant.seeds is None or seed in variant.seeds
     ]
+    chosen = [cell for cell in cells if only is None or fnmatchcase(cell.name, only)]
+    if not chosen:
+        raise ConfigError(f"{study.name}: no run is named {only!r}; a run's name is DATA-VARIANT-SEED, such as {cells[0].name}")
+    return chosen
 
 
 def cell_config(study: StudyConfig, cell: StudyCell, *, folder: Path, updates: int | None = None) -> RunConfig:

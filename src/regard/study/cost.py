@@ -103,11 +103,16 @@ def training_cost(config: RunConfig) -> TrainingCost:
     return TrainingCost(parameters, config.training.max_updates, tokens, 2 * BACKWARD * products + attention, attention)
 
 
-def estimate(study: StudyConfig, *, beside: Path) -> tuple[list[str], list[list[str]]]:
+def estimate(study: StudyConfig, *, beside: Path, only: str | None = None) -> tuple[list[str], list[list[str]]]:
     """Return the cost per variant and data set of a study as columns and rows of text. Runs of the same training count once.
 
+    Args:
+        study: the study.
+        beside: the folder of the study's file, for relative paths.
+        only: pattern of the names of the runs, see `regard.config.study.study_cells`; None: all.
+
     Raises:
-        ConfigError: see `training_cost`, and `regard.config.study.cell_config`.
+        ConfigError: see `training_cost`, and `regard.config.study`: `cell_config`, `study_cells`.
     """
     columns = [
         "data",
@@ -119,7 +124,7 @@ def estimate(study: StudyConfig, *, beside: Path) -> tuple[list[str], list[list[
         *(f"hours, {rate.machine}" for rate in RATES),
     ]
     rows, first, known = [], dict[tuple[str, str], StudyCell](), dict[str, list[str]]()
-    for cell in study_cells(study):
+    for cell in study_cells(study, only):
         first.setdefault((cell.data, cell.variant), cell)
     for cell in first.values():
         config = cell_config(study, cell, folder=beside)

@@ -80,6 +80,7 @@ def run_study(
     folder: Path,
     *,
     beside: Path,
+    only: str | None = None,
     on_result: Callable[[], None] | None = None,
     train: Trainer | None = None,
     pool: Pool | None = None,
@@ -93,6 +94,7 @@ def run_study(
         study: the study.
         folder: folder of runs and results; created if needed. Workers on other machines need it at the same path.
         beside: the folder of the study's file, for relative paths.
+        only: pattern of the names of the runs to do, see `regard.config.study.study_cells`; None: all.
         on_result: called after each run.
         train: runs a training; None: `train_apart`.
         pool: workers that run `regard.study.worker`; None: runs are done here, one by one.
@@ -101,7 +103,7 @@ def run_study(
         0 if all runs are done, otherwise the number of the signal that stopped it.
 
     Raises:
-        ConfigError: see `check_study`; or a test file is missing, or the weights of a run whose test set has changed.
+        ConfigError: see `check_study`; or no run is named so, a test file is missing, or the weights of a run whose test set has changed.
         TrainingError: runs failed (the others are done), or another process runs this study.
 
     Example:
@@ -113,7 +115,7 @@ def run_study(
             ...
         regard.errors.ConfigError: s: data.a.test.text: a.txt: no such file; no run could be measured
     """
-    plan, failed, unreported = study_cells(study), list[str](), list[RegardError]()
+    plan, failed, unreported = study_cells(study, only), list[str](), list[RegardError]()
     check_study(study, folder, beside=beside)
     _check_test_files(study, beside)
     with run_lock(folder), StopSignal() as stop:
@@ -244,9 +246,7 @@ def check_study(study: StudyConfig, folder: Path, *, beside: Path) -> None:
             try:
                 done = load_config(folder / CONFIGS / f"{cell.name}.yaml", kind=type(config))
             except ConfigError as error:
-                raise ConfigError(
-                    f"{folder}: the run {cell.name} is damaged, or of another study; take another folder ({error})"
-                ) from error
+                raise ConfigError(f"{folder}: the run {cell.name} is damaged or of another study; take another folder ({error})") from error
             if changed := describe_changes(done, config):
                 weights = "" if training_settings(done) == training_settings(config) else f" and {folder / RUNS / cell.name}"
                 raise ConfigError(
