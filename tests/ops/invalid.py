@@ -104,6 +104,7 @@ OPERATIONS: dict[str, Call] = {
     "residual, change of whole numbers": (lambda: residual(grad(3, 5), X.long()), ShapeError, "change must hold floating-point"),
     "residual, all is dropped": (lambda: residual(dropout=1.0), ConfigError, "dropout must be at least 0 and less than 1"),
     "residual, NaN is dropped": (lambda: residual(dropout=float("nan")), ConfigError, "dropout must be at least 0"),
+    "Dropout, all is dropped": (lambda: ops.Dropout(1.0), ConfigError, "Dropout: p must be at least 0 and less than 1"),
     "dropout, below 0": (lambda: ops.dropout(grad(3), -0.1), ConfigError, "probability must be at least 0"),
     "cached_attention, place above": (
         lambda: indexed(places=table([0, 7], [1, 2])),

@@ -27,6 +27,7 @@ NOT_DIFFERENTIABLE = {
     **dict.fromkeys(("area_mask", "block_mask", "causal_mask", "length_mask", "window_mask"), "a boolean mask"),
     **dict.fromkeys(("area_count", "area_spans"), "whole numbers"),
     **dict.fromkeys(("area_path", "bfloat16_path", "matmul_path", "native_takes_items"), "the name of a path"),
+    "Dropout": "a module around dropout",
     "Linear": "a module around linear",
     "dropout": "a draw; tests/ops/test_residual.py finds the gradient where nothing was dropped",
     "joint_linear": "several calls of linear",

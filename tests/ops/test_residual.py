@@ -114,6 +114,16 @@ def test_dropout_alone_is_torchs(dtype):
     assert ops.dropout(x, 0.0) is x
 
 
+def test_the_module_drops_in_training_mode_alone():
+    module, x = ops.Dropout(0.25), torch.full((40, 257), 2.0)
+    torch.manual_seed(3)
+    found = module(x)
+    torch.manual_seed(3)
+    assert torch.equal(found, ops.dropout(x, 0.25))
+    assert (found == 0).any()
+    assert module.eval()(x) is x
+
+
 def test_under_autocast_the_change_may_be_narrower():
     x, change, weight, bias = inputs((5, 3, 19))
     narrow = change.detach().bfloat16().requires_grad_()

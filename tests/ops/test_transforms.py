@@ -69,6 +69,7 @@ JOINT = ops.Linear(5, 2).requires_grad_(False)
 LEFT = {
     *(name for name, why in NOT_DIFFERENTIABLE.items() if why in ("a record", "the name of a path", "whole numbers")),
     *(
+        "Dropout",
         "Linear",
         "RunningTotals",
         "LazyLogits",

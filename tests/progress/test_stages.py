@@ -143,6 +143,19 @@ def test_the_time_left_runs_down_between_slow_units_and_grows_only_if_one_is_lat
         assert stage.remaining == pytest.approx(9 * 40 - 20)
 
 
+def test_of_a_late_last_unit_no_time_left_is_told(clock: Clock, events: list[Event]) -> None:
+    with progress.stage("Training runs", total=3, unit="runs") as stage:
+        for seconds in (2, 10):  # by two workers, say
+            clock.now += seconds
+            stage.advance()
+        assert stage.remaining == pytest.approx(6)
+        clock.now += 8
+        assert stage.remaining is None
+        assert str(stage) == "Training runs: 2 of 3 runs (67%), 0:00:20 so far, 6 s each"
+        stage.advance()
+        assert stage.remaining == 0
+
+
 def test_a_program_hears_through_logging_when_it_asks(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, logger="regard")
     with progress.listening(progress.log_events), progress.stage("Reading", unit="lines") as stage:

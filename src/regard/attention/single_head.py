@@ -77,7 +77,7 @@ class Attention(nn.Module):
         self.window = window
         self.areas = areas
         self.choice = choice
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = ops.Dropout(dropout)
         self.normalizer: Normalizer = normalizer
 
     def memory(self, key: Tensor, value: Tensor | None = None, *, key_mask: Tensor | None = None) -> Memory:

@@ -151,7 +151,8 @@ class SentenceClassifier(nn.Module):
         if self.training and self.word_dropout:
             hidden = torch.rand(tokens.shape, device=tokens.device) < self.word_dropout
             tokens = tokens.masked_fill(hidden, self.unknown)
-        return F.dropout(self.embedding(tokens), self.embed_dropout, self.training)
+        embedded = self.embedding(tokens)
+        return ops.dropout(embedded, self.embed_dropout) if self.training else embedded
 
     def extra_repr(self) -> str:
         """Show the settings."""

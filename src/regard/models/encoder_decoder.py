@@ -252,7 +252,7 @@ class RecurrentEncoderDecoder(EncoderDecoder[DecoderState | PackedState]):
         self.bridge = bridge
         self.decoder = decoder
         self.output = output
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = ops.Dropout(dropout)
 
     def start(self, source: Tensor, source_lengths: Tensor) -> DecoderState:
         """Encode sources (B, S) and return the initial state, one hypothesis per sentence."""

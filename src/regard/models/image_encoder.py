@@ -77,7 +77,7 @@ class SmallCNN(ImageEncoder):
         self.output_dim = before
         self.non_local = None if config.non_local is None else NonLocal(before, form=config.non_local)
         self.cell = ops.Linear(before + 2 * bool(config.coordinates), before)
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = ops.Dropout(config.dropout)
 
     def forward(self, images: Tensor) -> Tensor:
         """Map images (B, 3, H, W) to features (B, L, D).

@@ -124,7 +124,7 @@ class RecurrentLanguageModel(nn.Module):
         self.ngram = readout if isinstance(readout, NGramReadout) else None
         self.project = project
         self.output = output
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = ops.Dropout(dropout)
 
     @property
     def attends(self) -> bool:

@@ -233,11 +233,11 @@ class LabelHead(nn.Module):
         super().__init__()
         self.hidden = None if hidden_size is None else ops.Linear(input_dim, hidden_size)
         self.output = ops.Linear(input_dim if hidden_size is None else hidden_size, classes)
-        self.dropout = dropout
+        self.dropout = ops.Dropout(dropout)
 
     def forward(self, x: Tensor) -> Tensor:
         """Map (B, D) to logits (B, C)."""
-        x = F.dropout(x, self.dropout, self.training)
+        x = self.dropout(x)
         if self.hidden is not None:
-            x = F.dropout(torch.relu(self.hidden(x)), self.dropout, self.training)
+            x = self.dropout(torch.relu(self.hidden(x)))
         return self.output(x)

@@ -120,7 +120,7 @@ class RecurrentStack(nn.Module):
         self.inputs = nn.ModuleList(GateInput(hidden_size if layer else input_dim, kind, hidden_size) for layer in layers)
         self.cells = nn.ModuleList(RecurrentCell(kind, hidden_size) for _ in layers)
         self.extra = GateInput(extra_dim, kind, hidden_size, bias=False) if extra_dim else None
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = ops.Dropout(dropout)
 
     def project(self, embedded: Tensor) -> Tensor:
         """Map embedded words (..., E) to the first layer's gates (..., G H); can be done for all steps at once."""

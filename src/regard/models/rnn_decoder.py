@@ -127,7 +127,7 @@ class RecurrentDecoder(nn.Module):
         self.attention = attention
         self.attend_first = attend_first and attention is not None
         self.input_feeding = input_feeding
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = ops.Dropout(dropout)
 
     def start(self, layers: Layers, encoded: EncoderOutput, *, for_decoding: bool = True) -> DecoderState:
         """Return the initial state: one hypothesis per sentence, with layers (B, 1, H) from the bridge.

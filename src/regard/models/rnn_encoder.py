@@ -81,7 +81,7 @@ class RecurrentEncoder(nn.Module):
             GateInput(self.output_dim if layer else input_dim, kind, hidden_size) for layer in layers for _ in directions
         )
         self.cells = nn.ModuleList(RecurrentCell(kind, hidden_size) for _ in layers for _ in directions)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = ops.Dropout(dropout)
 
     def forward(self, embedded: Tensor, lengths: Tensor) -> EncoderOutput:
         """Encode (B, S, E) of the given lengths (B,)."""

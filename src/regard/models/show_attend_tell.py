@@ -84,7 +84,7 @@ class ShowDecoder(nn.Module):
         self.gate = ops.Linear(stack.hidden_size, 1)
         self.state = ops.Linear(stack.hidden_size, embedding.embedding_dim, bias=False)
         self.context = ops.Linear(feature_dim, embedding.embedding_dim, bias=False)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = ops.Dropout(dropout)
 
     def start(self, features: Tensor) -> DecoderState:
         """Return the initial state for features (B, L, F), one hypothesis per image."""

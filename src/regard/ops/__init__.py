@@ -29,7 +29,7 @@ from regard.ops.ngram import ngram_parts
 from regard.ops.nonfinite import FiniteKeyValue, mask_nonfinite
 from regard.ops.nonlocal_attention import NonLocalResult, nonlocal_attention
 from regard.ops.reference import AreaResult
-from regard.ops.residual import dropout, residual
+from regard.ops.residual import Dropout, dropout, residual
 from regard.ops.rnn_gates import gru_gates, lstm_gates
 from regard.ops.scores import additive_scores, cosine_scores, dot_scores, location_scores, scaled_dot_scores
 from regard.ops.softmax import gaussian_window, masked_softmax
@@ -41,6 +41,7 @@ __all__ = [
     "AreaFeatures",
     "AreaResult",
     "AreaWeights",
+    "Dropout",
     "FiniteKeyValue",
     "LazyLogits",
     "Linear",

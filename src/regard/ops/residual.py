@@ -82,3 +82,26 @@ def dropout(x: Tensor, probability: float) -> Tensor:
     if x.dtype == torch.float32 and x.dim() and residual_cpu.supports(None, x):
         return residual_cpu.residual(None, x, None, None, dropout=probability, eps=0.0)
     return F.dropout(x, probability)
+
+
+class Dropout(torch.nn.Dropout):
+    """`torch.nn.Dropout` computed by `dropout`, without its `inplace`.
+
+    Args:
+        p: see `dropout`.
+
+    Raises:
+        ConfigError: a probability outside of 0 <= p < 1.
+
+    Example:
+        >>> Dropout(0.5).eval()(torch.ones(2, 3)).sum().item()
+        6.0
+    """
+
+    def __init__(self, p: float = 0.5) -> None:
+        check_share("Dropout", "p", p)
+        super().__init__(p)
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Map any shape of one axis or more to the same."""
+        return dropout(input, self.p) if self.training else input

@@ -165,11 +165,12 @@ class Stage:
 
     @property
     def remaining(self) -> float | None:
-        """Seconds left at the current rate; None if total or rate is unknown."""
+        """Seconds left at the current rate; None if total or rate is unknown, or the last unit is late."""
         rate = self.rate
         if self.total is None or rate is None:
             return None
-        return max(0.0, (self.total - self.done) / rate - min(self._idle, self._gap))
+        left = (self.total - self.done) / rate - min(self._idle, self._gap)
+        return left if left > 0 or self.done >= self.total else None
 
     @property
     def _idle(self) -> float:
