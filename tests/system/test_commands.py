@@ -119,7 +119,7 @@ def test_hypotheses_come_sorted_and_distinct(call, runs):
     for found in (first, third):
         scores = [hypothesis["score"] for hypothesis in found["hypotheses"]]
         assert scores == sorted(scores, reverse=True)
-        assert len({tuple(hypothesis["tokens"]) for hypothesis in found["hypotheses"]}) == 3
+        assert len({tuple(hypothesis["token_ids"]) for hypothesis in found["hypotheses"]}) == 3
         assert found["text"] == found["hypotheses"][0]["text"]
 
 
@@ -160,7 +160,7 @@ def test_an_unknown_word_becomes_the_source_word_attended_to(call, runs):
     answer = call("translate", runs / "word", "--replace-unknown", "--json", "--max-length", 6, stdin=b"zebra zebra\n")
     found = json.loads(answer.out)
     written = found["text"].split()
-    tokens = [token for token in found["hypotheses"][0]["tokens"] if token != 3]
+    tokens = [token for token in found["hypotheses"][0]["token_ids"] if token != 3]
     assert len(written) == len(tokens)
     for word, token in zip(written, tokens, strict=True):
         assert (word == "zebra") == (token == 1)

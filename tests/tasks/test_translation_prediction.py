@@ -245,4 +245,4 @@ def test_a_translation_as_json_holds_what_it_was_chosen_by() -> None:
     item = translator().translate(["Hund"], n_best=2)[0]
     values = item.to_json()
     assert values["text"] == values["hypotheses"][0]["text"] == item.text
-    assert [sorted(hypothesis) for hypothesis in values["hypotheses"]] == [["log_probs", "score", "text", "tokens"]] * 2
+    assert [sorted(hypothesis) for hypothesis in values["hypotheses"]] == [["log_probs", "score", "text", "token_ids"]] * 2

@@ -230,6 +230,6 @@ class Generation(NamedTuple):
 def hypotheses_json(texts: Sequence[str], hypotheses: Sequence[Hypothesis]) -> list[dict[str, Any]]:
     """Return texts and scores as a JSON value."""
     return [
-        {"text": text, "score": found.score, "tokens": found.tokens, "log_probs": found.log_probs}
+        {"text": text, "score": found.score, "token_ids": found.tokens, "log_probs": found.log_probs}
         for text, found in zip(texts, hypotheses, strict=True)
     ]
