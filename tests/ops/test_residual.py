@@ -114,6 +114,20 @@ def test_dropout_alone_is_torchs(dtype):
     assert ops.dropout(x, 0.0) is x
 
 
+@pytest.mark.parametrize("added", [False, True])
+def test_without_a_norm_dropout_has_second_derivatives(added):
+    x = torch.randn(7, 19, requires_grad=True)
+    change = torch.randn(7, 19, requires_grad=True)
+    out = ops.residual(x, change, dropout=0.3) if added else ops.dropout(change, 0.3)
+    kept = out != x if added else out != 0
+    assert 0 < kept.sum() < kept.numel()
+    scale = kept / 0.7
+    first, *others = torch.autograd.grad((out**3).sum(), [change, *([x] if added else [])], create_graph=True)
+    torch.testing.assert_close(first, 3 * out**2 * scale)
+    second = torch.autograd.grad(first.sum() + sum(part.sum() for part in others), change)[0]
+    torch.testing.assert_close(second, 6 * out * scale**2 + (6 * out * scale if added else 0))
+
+
 def test_the_module_drops_in_training_mode_alone():
     module, x = ops.Dropout(0.25), torch.full((40, 257), 2.0)
     torch.manual_seed(3)

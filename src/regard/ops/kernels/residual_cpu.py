@@ -85,8 +85,16 @@ class _Residual(torch.autograd.Function):
         return total if out is None else out
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        if not torch.is_grad_enabled() or ctx.saved_tensors[0] is not None:
+            return _Residual._gradients(ctx, grad)
+        # Without a norm it is linear: the gradient is the same dropout of the gradient, which autograd can follow again.
+        change_grad = _Residual.apply(None, grad, None, None, ctx.settings) if ctx.settings[1] > 0 else grad
+        return None if ctx.alone else grad, change_grad.to(ctx.dtype), None, None, None
+
+    @staticmethod
+    @once_differentiable
+    def _gradients(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         (weight, total, stats), (seed, dropout, eps) = ctx.saved_tensors, ctx.settings
         grad = solid(grad)
         sum_grad, change_grad, sums = grad, None, None
