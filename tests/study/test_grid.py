@@ -126,7 +126,7 @@ def test_the_command_line_tells_the_report(
     lines = told.decode().splitlines()
     assert [line.split()[1] for line in lines[:3]] == ["variant", "none", "additive"]
     assert lines[3] == ""
-    gain = r"[+-][\d.]+ BLEU \[[+-][\d.]+, [+-][\d.]+\], p [<=] [\d.]+ over seeds and items"
+    gain = r"[+-][\d.]+ BLEU \[[+-][\d.]+, [+-][\d.]+\], corrected p [<=] [\d.]+ over seeds and items"
     assert re.match(rf"attention helps, letters: [a-z ]+ \(2 seeds\): {gain}", lines[4]), lines[4]
     assert "Not done: letters-none-7; letters-additive-7." in (folder / "report.md").read_text(encoding="utf-8")
     (folder / "report.md").unlink()  # as if the command had been killed before its last report

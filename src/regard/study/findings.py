@@ -76,8 +76,9 @@ class Finding(NamedTuple):
 
         Example:
             >>> found = Finding("it helps", "a", None, 2, 1.5, (-0.5, 3.5), 0.09, 0.18, "seeds and items", needed=4)
-            >>> found.sentence("BLEU", data="set a")
-            'it helps, set a: not shown (2 seeds): +1.50 BLEU [-0.50, +3.50], p = 0.180 over seeds and items; about 4 seeds would show it.'
+            >>> print(*found.sentence("BLEU", data="set a").split("; "), sep=chr(10))
+            it helps, set a: not shown (2 seeds): +1.50 BLEU [-0.50, +3.50], corrected p = 0.180 over seeds and items
+            about 4 seeds of each would show it.
         """
         start = f"{self.says}, {data}: {self.verdict}"
         if self.gain is None:
@@ -89,16 +90,16 @@ class Finding(NamedTuple):
         if self.corrected is None:
             over = f" over seeds alone{', paired' if self.paired else ''}"
             return f"{start}{'' if self.interval is None else over}; the scores of the test items are missing."
-        start += f", p {p_text(self.corrected)} over {'test items alone' if self.over == 'items' else self.over}"
+        start += f", corrected p {p_text(self.corrected)} over {'test items alone' if self.over == 'items' else self.over}"
         start += ", paired by seed" if self.paired and self.over != "items" else ""
         if self.over == "items":
             if self.corrected >= LEVEL or self.tolerated is None:
                 return f"{start}."
             spread = "differences of paired seeds" if self.paired else "seeds"
-            return f"{start}; chance, if {spread} spread by more than {self.tolerated:.{decimals}f} {metric}."
+            return f"{start}; chance, if {spread} have a standard deviation above {self.tolerated:.{decimals}f} {metric}."
         if self.corrected < LEVEL or not self.gain:
             return f"{start}."
-        return f"{start}; {'over 1,000' if self.needed is None else f'about {self.needed}'} seeds would show it."
+        return f"{start}; {'over 1,000' if self.needed is None else f'about {self.needed}'} seeds of each would show it."
 
 
 def p_text(p_value: float) -> str:

@@ -35,7 +35,7 @@ def table(report: Report) -> tuple[list[str], list[list[str]]]:
         "variant",
         "runs",
         report.metric,
-        f"against {study.compared_with}",
+        f"difference from {study.variants[study.compared_with].title or study.compared_with}",
         "95 % interval",
         "p",
         "p, corrected",
@@ -110,7 +110,7 @@ def findings(report: Report) -> tuple[list[str], list[list[str]]] | None:
         own += [_interval(row.interval, decimals), *(_p_value(value, row.over, row.paired) for value in (row.p_value, row.corrected))]
         rows.append([*own, str(row.runs), needed, row.verdict])
     columns = ["hypothesis", "data", "published", f"gain, {report.metric}", "95 % interval", "p", "p, corrected", "seeds"]
-    columns += [f"seeds for {POWER:.0%} power", "verdict"]
+    columns += ["seeds needed", "verdict"]
     kept = [number for number, column in enumerate(columns) if column != "published" or any(row[number] for row in rows)]
     return [columns[number] for number in kept], [[row[number] for number in kept] for row in rows]
 
@@ -154,25 +154,23 @@ METHODS_NOTE = (
     "on a model of shuffled weights, near 0 is good. Mean ± standard deviation over the seeds."
 )
 VERDICTS = (
-    f"The gain is that of the variant that the hypothesis calls better. With a p-value below {LEVEL}, corrected for all hypotheses of "
-    f'the study, the verdict is "holds" or "the opposite holds" from {SEEDS} seeds on, and "suggests" or "suggests the opposite" with '
-    "fewer. From two seeds on, interval and p-value are over seeds and test items. With one seed they are over test items alone: another "
-    "training may differ by more. Seeds needed: of each variant, to find such a gain if seeds spread as these do (of pairs, their "
-    "differences). "
-    '"no verdict": the scores of the test items are missing, and the interval is over seeds alone.'
+    f"Gain: of the variant that the hypothesis calls better. The verdict rests on a p-value below {LEVEL}, corrected for all hypotheses of "
+    f'the study (Holm). From {SEEDS} seeds on it is "holds" or "the opposite holds", with fewer "suggests" or "suggests the opposite". '
+    "From two seeds on, interval and p-value are over seeds and test items. With one seed they are over test items alone: another training "
+    f"may differ by more. Seeds needed: of each variant, for a chance of {POWER:.0%} to find such a gain, if seeds spread as these do (of "
+    'pairs, their differences). "no verdict": the scores of the test items are missing, and the interval is over seeds alone.'
 )
 
 
 def _notes(report: Report) -> list[str]:
-    study = report.study
     direction = "lower is better" if report.metric in LOWER_IS_BETTER else "higher is better"
     notes = [
-        f"{report.metric} ({direction}): mean ± standard deviation over the seeds. Against {study.compared_with}: the difference of the "
-        "means over the seeds that both have. Its interval and p-value are over seeds and test items (a mixed model), or over what the "
-        "brackets name; corrected: for all comparisons of the table (Holm). Without an interval, no score varies.",
+        f"{report.metric} ({direction}): mean ± standard deviation over the seeds. Difference: of the means over the seeds that both have. "
+        "Its interval and p-value are over seeds and test items (a mixed model), or over what the brackets name. Corrected: for all "
+        "comparisons of the table (Holm). Where scores vary over neither, there is no interval.",
         "",
-        "Medians over the runs: parameters, updates, seconds per update, training tokens per second, peak memory of the training process, "
-        "test lines per second. Entropy and mass on areas: of the attention on the first test examples.",
+        "Parameters, updates, seconds per update, training tokens per second, MiB (peak memory of the training process) and test lines per "
+        "second are medians over the runs. Entropy and mass on areas are of the attention on the first test examples.",
     ]
     if any(row.ranks for row in report.rows):
         notes += [
