@@ -61,12 +61,20 @@ def test_each_run_at_work_is_a_stage_that_tells_its_update_and_loss(tmp_path: Pa
         pool.running.update({0: "b", 1: "c"})
         table.look()
         pool.running.clear()
+        table.look()
+        pool.running.update({0: "a-x-1"})
+        with log.open("a") as stream:
+            stream.write('in\n{"event": "done", "step": 11}\n')
+        table.look()
+        pool.running.clear()
+        table.look()
         assert [parents[name] for name in ("Run b", "Run c")] == ["Training runs"] * 2
         stages = [line.split(",")[0] for line in told]
     assert done == ["a-x-1"]
     assert told[0].startswith("start Training runs: 4 of 7 runs (57%)")
     assert "start Run a-x-1: 5 of 11 updates (45%): " in stages
-    [ended] = [line for line in told if line.startswith("end Run a-x-1")]
+    assert "start Run a-x-1, trained: measuring it" in {line.rpartition(": ")[0] for line in told}
+    [ended] = [line for line in told if line.startswith("end Run a-x-1: ")]
     assert ended.startswith("end Run a-x-1: 5 of 11 updates (45%)")
     assert "loss 2.250" in ended
     assert "/s" not in ended, "the updates of an earlier process are no speed of this one"

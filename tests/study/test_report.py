@@ -88,11 +88,11 @@ def test_a_hypothesis_holds_or_its_opposite_or_nothing_is_shown(tmp_path: Path) 
     assert rows[1] == ["it helps", "the other", "+3.0", "+41.67", f"{low:+.2f} to {high:+.2f}", "0.005", "0.020", "3", "2", "holds"]
     assert rows[-1] == ["nobody knows", "a", "", "", "", "", "", "0", "", "not tested"]
     assert conclusions(report)[1] == (
-        f"it helps, the other: holds (3 seeds): +41.67 accuracy [{low:+.2f}, {high:+.2f}], corrected p = 0.020 over seeds and items."
+        f"it helps (the other): holds (3 seeds): +41.67 accuracy [{low:+.2f}, {high:+.2f}], corrected p = 0.020 over seeds and items."
     )
-    assert conclusions(report)[3].startswith("a little, a: not shown (3 seeds): +1.67 accuracy [-")
-    assert conclusions(report)[3].endswith(" over seeds and items; over 1,000 seeds of each would show it.")
-    assert conclusions(report)[-1] == "nobody knows, a: not tested."
+    assert conclusions(report)[3].startswith("a little (a): not shown (3 seeds): +1.67 accuracy [-")
+    assert conclusions(report)[3].endswith(" over seeds and items; over 1,000 seeds of each would show such a gain, if it is real.")
+    assert conclusions(report)[-1] == "nobody knows (a): not tested."
     paths = {path.name: path.read_text(encoding="utf-8") for path in write_report(report, tmp_path)}
     for text in (markdown(report), paths["report.md"], paths["report.html"]):
         assert "the opposite holds" in text
@@ -134,7 +134,9 @@ def test_variants_of_the_same_trainings_are_compared_seed_by_seed(tmp_path: Path
         assert marked == [equal, equal]
         [alone] = build_report(study.model_copy(update={"seeds": (1,)}), tmp_path).findings
         assert (alone.paired, alone.over) == (equal, "items")
-        assert ("chance, if differences of paired seeds have a standard deviation above" in alone.sentence("accuracy", data="a")) == equal
+        assert (
+            "it is chance if differences of paired seeds have a standard deviation above" in alone.sentence("accuracy", data="a")
+        ) == equal
     put(tmp_path, "classification", "a", "good", 3, right(1403, 2000))  # trained anew
     [row] = build_report(study, tmp_path, samples=1000).findings
     assert (row.paired, row.gain) == (False, pytest.approx(5.1))
@@ -163,7 +165,9 @@ def test_what_test_items_make_certain_does_not_hold_where_seeds_differ(tmp_path:
     assert row.needed > 3
     low, high = row.interval or (0.0, 0.0)
     assert low < 0 < high
-    assert row.sentence("accuracy", data="a").endswith(f" over seeds and items; about {row.needed} seeds of each would show it.")
+    assert row.sentence("accuracy", data="a").endswith(
+        f" over seeds and items; about {row.needed} seeds of each would show such a gain, if it is real."
+    )
     [alone] = build_report(study.model_copy(update={"seeds": (1,)}), tmp_path).findings
     assert (alone.runs, alone.over, alone.verdict) == (1, "items", "suggests")
     assert alone.p_value is not None
@@ -171,7 +175,7 @@ def test_what_test_items_make_certain_does_not_hold_where_seeds_differ(tmp_path:
     assert alone.needed is None
     tolerated = f"{alone.tolerated:.2f}"
     assert alone.sentence("accuracy", data="a").endswith(
-        f"corrected p < 0.001 over test items alone; chance, if seeds have a standard deviation above {tolerated} accuracy."
+        f"corrected p < 0.001 over test items alone; it is chance if seeds have a standard deviation above {tolerated} accuracy."
     )
 
 

@@ -108,7 +108,7 @@ def test_an_estimate_counts_runs_of_equal_settings_once(tmp_path: Path) -> None:
     study = load_study(written(tmp_path, variants={"plain": {}, "same": {}, "wide": {"settings": {"model": {"embed_dim": 12}}}}))
     columns, rows = estimate(study, beside=tmp_path)
     data = study.data["copy"].title or "copy"
-    assert [row[columns.index("updates")].startswith(f"trained once, as {data}: plain") for row in rows] == [False, True, False]
+    assert [row[columns.index("updates of each")].startswith(f"trained once, as {data}: plain") for row in rows] == [False, True, False]
     assert rows[1][-3:] == ["0", "0", "0"]
 
 

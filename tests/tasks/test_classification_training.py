@@ -72,7 +72,7 @@ def test_what_was_looked_at_is_what_counts(learned: Path) -> None:
     assert found.faithfulness.examples + found.faithfulness.left_out == 101
     best = {row.label: row.words[0][0] for row in found.words if row.hop == 0 and row.words}
     assert all(word in DECIDING[label] for label, word in best.items())
-    assert [record.title for record in found.records] == [f"all texts labelled {label}" for label in ("bad", "good", "odd")]
+    assert [record.title for record in found.records] == [f"texts predicted as {label}" for label in ("bad", "good", "odd")]
     told: list[str] = []
     describe_explanation(found, told.append)
     assert any(line.startswith("k = 3: without +") for line in told)

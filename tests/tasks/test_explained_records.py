@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from regard.commands.explain import METHOD_NAMES
 from regard.errors import ConfigError
 from regard.explanations import METHODS, LanguageBatch, explain
 from regard.tasks import attention_records
@@ -211,3 +212,16 @@ def test_printed_scores_have_three_digits_and_repeated_inputs_their_place() -> N
     scores = {"gradient-attention": np.array([[0.0000123456, 12.3456, -0.000999, 5.0]])}
     describe_example(ExplainedExample(["the", "dog", "the", "cat"], ["Hund"], scores), lines.append)
     assert lines == ["gradient-attention: Hund <- dog 12.3, cat 5, the #1 1.23e-05"]
+
+
+def test_the_help_names_every_method() -> None:
+    assert tuple(METHODS) == METHOD_NAMES
+
+
+def test_a_bar_stands_between_premise_and_hypothesis(tmp_path: Path) -> None:
+    tiny_sentences.train(tiny_sentences.configuration(tmp_path, task="entailment", training={"max_updates": 2}), tmp_path / "run")
+    found = explain_batches(batches_of_run(tmp_path / "run", tmp_path / "train.tsv"), ["leave-one-out"]).examples[0]
+    assert found.start is not None
+    first, bar, last = found.to_line().partition(" | ")
+    assert (len(first.split()) - 1, bar) == (found.start, " | ")
+    assert len(last.partition(" -> ")[0].split()) == len(found.inputs) - found.start > 0

@@ -48,7 +48,7 @@ def compare(
     from regard.config.study import load_study
     from regard.config.unused import unused_in_study
     from regard.jobs import open_pool
-    from regard.study.cost import estimate
+    from regard.study.cost import ESTIMATE_NOTE, estimate
     from regard.study.grid import check_study, run_study
     from regard.study.report import build_report
     from regard.study.report_files import write_report
@@ -61,7 +61,7 @@ def compare(
     if estimate_only:
         with progress.stage("Estimating"):
             costs = estimate(found, beside=study.parent, only=only)
-        for line in aligned(*costs):
+        for line in (*aligned(*costs), "", ESTIMATE_NOTE):
             write_line(line)
         return
     for note in unused_in_study(found, beside=study.parent):

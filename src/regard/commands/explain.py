@@ -15,6 +15,11 @@ from regard.strict_json import dump_json
 
 commands = typer.Typer()
 
+METHOD_NAMES = (
+    *("weights", "rollout", "flow", "value-norms", "value-norms-layers", "alti", "input-gradient", "integrated-gradients"),
+    *("gradient-attention", "leave-one-out", "leave-one-area-out", "replace-one"),
+)
+"""The methods of `regard.explanations`, which needs torch."""
 OUTPUTS, MAX_WORDS, RANDOM_DRAWS = 3, 5, 5
 """Defaults of options that go with some explanations only."""
 
@@ -29,7 +34,7 @@ def explain(
     target: Annotated[Path | None, typer.Option(help="targets, line by line with the sources; without, the run's own")] = None,
     method: Annotated[
         list[str] | None,
-        typer.Option(help="weights, rollout, flow, value-norms, alti, integrated-gradients ...; may be repeated; or all"),
+        typer.Option(help=f"{', '.join(METHOD_NAMES)}; may be repeated; or all"),
     ] = None,
     faithfulness: Annotated[
         Path | None, typer.Option(help="with --method: measure on these examples how faithful the methods are, instead of showing them")
@@ -97,6 +102,8 @@ def _explain(
     methods = _methods(method)
     found = explain_batches(batches_of_run(run, examples, target=target, second=seconds[0], images=seconds[1]), methods)
     _refuse_undefined(method, found.refused.values())
+    if found.examples:
+        write_line("number: inputs -> outputs; below, for each method and output, the inputs with the highest scores")
     for example in found.examples:
         write_line(example.to_line())
         describe_example(example, write_line)

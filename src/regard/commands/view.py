@@ -14,7 +14,7 @@ from regard import progress
 from regard.commands.options import Beam, refuse, refuse_model_folder, refuse_overwriting
 from regard.commands.streaming import input_lines
 from regard.commands.terminal import terminal_width, write_line
-from regard.errors import ConfigError, DataError, counted, shown
+from regard.errors import ConfigError, DataError, counted, listed, shown
 
 if TYPE_CHECKING:
     from regard.viewer import AttentionRecord
@@ -111,7 +111,8 @@ def _told(record: AttentionRecord, *, map: str | None, head: int | None) -> str:
     heads = len(found.weights)
     mean = f", mean of {heads} heads" if head is None and heads > 1 else ""
     update = f", update {record.point.update}" if record.point is not None else ""
-    told = record.matrix(map, head).name + mean + update
+    others = [each.name for each in record.maps if each is not found and not each.method] if map is None else []
+    told = record.matrix(map, head).name + mean + update + (f" (others, by --map: {listed(others, most=3)})" if others else "")
     return f"{told}\n" if len(record.maps) > 1 or heads > 1 or update else ""
 
 

@@ -58,6 +58,7 @@ class Stage:
         figures: other current values, such as a loss; often empty.
         parent: the enclosing stage, or None.
         failed: whether an exception ended the stage.
+        at_least: seconds left at least, as its owner knows; usually 0.
         waiting: whether it waits for input, so that periodic lines would say nothing; set by the stage's owner.
         started: start time, `time.monotonic`.
         ended: end time; None before.
@@ -72,7 +73,7 @@ class Stage:
 
     def __init__(self, name: str, *, total: int | None, unit: str, done: int) -> None:
         self.name, self.total, self.unit, self.done = name, total, unit, done
-        self.figures = ""
+        self.figures, self.at_least = "", 0.0
         self.parent: Stage | None = None
         self.failed = self.waiting = False
         self.started = monotonic()
@@ -169,7 +170,7 @@ class Stage:
         rate = self.rate
         if self.total is None or rate is None:
             return None
-        left = (self.total - self.done) / rate - min(self._idle, self._gap)
+        left = max((self.total - self.done) / rate - min(self._idle, self._gap), self.at_least)
         return left if left > 0 or self.done >= self.total else None
 
     @property

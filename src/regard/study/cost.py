@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -70,6 +71,12 @@ RATES = (
 )
 
 
+ESTIMATE_NOTE = (
+    "PFLOP, hours: of one run, the matrix products of its updates alone. Evaluations and measuring come on top. Models of fewer than two "
+    "million parameters take several times as long."
+)
+
+
 def training_cost(config: RunConfig) -> TrainingCost:
     """Count the operations of an update.
 
@@ -104,7 +111,9 @@ def training_cost(config: RunConfig) -> TrainingCost:
 
 
 def estimate(study: StudyConfig, *, beside: Path, only: str | None = None) -> tuple[list[str], list[list[str]]]:
-    """Return the cost per variant and data set of a study as columns and rows of text. Runs of the same training count once.
+    """Return the cost per variant and data set of a study as columns and rows of text; see `ESTIMATE_NOTE`.
+
+    Runs of the same training count once.
 
     Args:
         study: the study.
@@ -119,18 +128,21 @@ def estimate(study: StudyConfig, *, beside: Path, only: str | None = None) -> tu
         "variant",
         "parameters, at most",
         "tokens per update",
-        "updates",
+        "runs",
+        "updates of each",
         "PFLOP",
         *(f"hours, {rate.machine}" for rate in RATES),
     ]
     rows, first, known = [], dict[tuple[str, str], StudyCell](), dict[str, list[str]]()
+    runs = Counter[tuple[str, str]]()
     for cell in study_cells(study, only):
         first.setdefault((cell.data, cell.variant), cell)
+        runs[cell.data, cell.variant] += 1
     for cell in first.values():
         config = cell_config(study, cell, folder=beside)
         work = training_cost(config)
         row = [study.data[cell.data].title or cell.data, study.variants[cell.variant].title or cell.variant, f"{work.parameters:,}"]
-        row.append(f"{work.tokens:,}")
+        row += [f"{work.tokens:,}", str(runs[cell.data, cell.variant])]
         if (equal := known.setdefault(training_settings(config), row)) is not row:
             row += [f"trained once, as {equal[0]}: {equal[1]}", *("0" for _ in columns[len(row) + 1 :])]
         elif (updates := _updates(study, work)) is None:
@@ -155,7 +167,7 @@ def _updates(study: StudyConfig, work: TrainingCost) -> int | None:
 
 def _figure(value: float) -> str:
     # A large one without decimals, a small one with two digits.
-    return f"{value:,.0f}" if value >= 100 else f"{value:.2g}"
+    return f"{value:,.0f}" if value >= 100 else f"{value:.2g}" if value >= 0.001 else "< 0.001"
 
 
 def _batch_tokens(config: RunConfig) -> int:

@@ -18,6 +18,8 @@ SEEDS = 3
 """With fewer seeds nothing holds, whatever the p-value: their spread is hardly known, or not at all."""
 POWER = 0.8
 """Power of the recommended number of seeds."""
+SAID = {"suggests": "suggested", "suggests the opposite": "the opposite is suggested"}
+"""Verdicts as `Finding.sentence` says them, where the words differ."""
 Over = Literal["seeds and items", "items", "seeds"]
 
 
@@ -77,10 +79,10 @@ class Finding(NamedTuple):
         Example:
             >>> found = Finding("it helps", "a", None, 2, 1.5, (-0.5, 3.5), 0.09, 0.18, "seeds and items", needed=4)
             >>> print(*found.sentence("BLEU", data="set a").split("; "), sep=chr(10))
-            it helps, set a: not shown (2 seeds): +1.50 BLEU [-0.50, +3.50], corrected p = 0.180 over seeds and items
-            about 4 seeds of each would show it.
+            it helps (set a): not shown (2 seeds): +1.50 BLEU [-0.50, +3.50], corrected p = 0.180 over seeds and items
+            about 4 seeds of each would show such a gain, if it is real.
         """
-        start = f"{self.says}, {data}: {self.verdict}"
+        start = f"{self.says} ({data}): {SAID.get(self.verdict, self.verdict)}"
         if self.gain is None:
             return f"{start}."
         form = f"+.{decimals}f"
@@ -96,10 +98,11 @@ class Finding(NamedTuple):
             if self.corrected >= LEVEL or self.tolerated is None:
                 return f"{start}."
             spread = "differences of paired seeds" if self.paired else "seeds"
-            return f"{start}; chance, if {spread} have a standard deviation above {self.tolerated:.{decimals}f} {metric}."
+            return f"{start}; it is chance if {spread} have a standard deviation above {self.tolerated:.{decimals}f} {metric}."
         if self.corrected < LEVEL or not self.gain:
             return f"{start}."
-        return f"{start}; {'over 1,000' if self.needed is None else f'about {self.needed}'} seeds of each would show it."
+        needed = "over 1,000" if self.needed is None else f"about {self.needed}"
+        return f"{start}; {needed} seeds of each would show such a gain, if it is real."
 
 
 def p_text(p_value: float) -> str:

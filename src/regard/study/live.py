@@ -9,7 +9,7 @@ from contextvars import copy_context
 from pathlib import Path
 from time import monotonic
 from types import TracebackType
-from typing import Self
+from typing import NamedTuple, Self
 
 from regard.jobs import Pool
 from regard.progress import Stage, message, stage
@@ -58,17 +58,30 @@ class LiveTable:
         for name in [name for name in self._rows if name not in running]:
             self._rows.pop(name)[1]()
         for name in running:
-            done, total, figures = _newest(self._runs / name / "log.jsonl")
+            newest = _newest(self._runs / name / "log.jsonl")
+            title = f"Run {name}{', trained: measuring it' if newest.trained else ''}"
+            if name in self._rows and self._rows[name][0].name != title:
+                self._rows.pop(name)[1]()
             if name not in self._rows:
                 # In a separate context: each is part of the study, not of the previous run.
-                row, context = stage(f"Run {name}", unit="updates", total=total, done=done or 0), self._within.copy()
+                row = stage(title) if newest.trained else stage(title, unit="updates", total=newest.total, done=newest.step or 0)
+                context = self._within.copy()
                 context.run(row.__enter__)
                 self._rows[name] = row, lambda row=row, context=context: context.run(row.__exit__, None, None, None)
-            self._rows[name][0].update(done=done, total=total, figures=figures)
+            if not newest.trained:
+                self._rows[name][0].update(done=newest.step, total=newest.total, figures=newest.figures)
+        self._study.at_least = max((row.remaining or 0.0 for row, _ in self._rows.values()), default=0.0)
 
 
-def _newest(log: Path) -> tuple[int | None, int | None, str | None]:
-    """Return the last update, the number of all updates, and the loss in a training's log."""
+class _Newest(NamedTuple):
+    # The last update in a training's log, the number of all, the loss, and whether it has ended.
+    step: int | None = None
+    total: int | None = None
+    figures: str | None = None
+    trained: bool = False
+
+
+def _newest(log: Path) -> _Newest:
     with suppress(OSError), open(log, "rb") as stream:
         stream.seek(max(0, os.fstat(stream.fileno()).st_size - TAIL))
         for line in reversed(stream.read().splitlines()):
@@ -76,5 +89,5 @@ def _newest(log: Path) -> tuple[int | None, int | None, str | None]:
                 event = parse_json(line)
                 loss, total = event.get("loss"), event.get("total")
                 shown = f"loss {loss:.3f}" if isinstance(loss, float) else None
-                return int(event["step"]), total if isinstance(total, int) and total > 0 else None, shown
-    return None, None, None
+                return _Newest(int(event["step"]), total if isinstance(total, int) and total > 0 else None, shown, event["event"] == "done")
+    return _Newest()

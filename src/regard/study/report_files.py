@@ -138,7 +138,7 @@ def markdown(report: Report) -> str:
         lines += [study.source, ""]
     lines += [*_as_markdown(columns, rows), "", *_notes(report), ""]
     if (lengths := by_length(report)) is not None:
-        lines += ["BLEU by source length in words:", "", *_as_markdown(*lengths), ""]
+        lines += [f"{LENGTHS}:", "", *_as_markdown(*lengths), ""]
     if (methods := method_table(report.study, report.runs)) is not None:
         lines += ["Explanation methods:", "", *_as_markdown(*methods), "", METHODS_NOTE, ""]
     if (found := findings(report)) is not None:
@@ -153,6 +153,7 @@ METHODS_NOTE = (
     "low is faithful. Both are means over the first 10 to 50 % of the inputs. With shuffled weights: rank correlation with the same method "
     "on a model of shuffled weights, near 0 is good. Mean ± standard deviation over the seeds."
 )
+LENGTHS = "BLEU by source length in words, mean over the runs (few sentences vary much)"
 VERDICTS = (
     f"Gain: of the variant that the hypothesis calls better. The verdict rests on a p-value below {LEVEL}, corrected for all hypotheses of "
     f'the study (Holm). From {SEEDS} seeds on it is "holds" or "the opposite holds", with fewer "suggests" or "suggests the opposite". '
@@ -170,7 +171,7 @@ def _notes(report: Report) -> list[str]:
         "comparisons of the table (Holm). Where scores vary over neither, there is no interval.",
         "",
         "Parameters, updates, seconds per update, training tokens per second, MiB (peak memory of the training process) and test lines per "
-        "second are medians over the runs. Entropy and mass on areas are of the attention on the first test examples.",
+        "second are medians over the runs. Entropy (low: few positions) and mass on areas are of the attention on the first test examples.",
     ]
     if any(row.ranks for row in report.rows):
         notes += [
@@ -284,7 +285,7 @@ def page(report: Report, *, style: str | None = None) -> str:
     parts.append(_as_html(columns, rows))
     parts += [f"<p>{escape(note)}</p>" for note in _notes(report) if note]
     if (lengths := by_length(report)) is not None:
-        parts += ["<h2>BLEU by source length in words</h2>", _as_html(*lengths)]
+        parts += [f"<h2>{LENGTHS}</h2>", _as_html(*lengths)]
     if (methods := method_table(report.study, report.runs)) is not None:
         parts += ["<h2>Explanation methods</h2>", _as_html(*methods), f"<p>{escape(METHODS_NOTE)}</p>"]
     if (found := findings(report)) is not None:
@@ -322,7 +323,7 @@ def curves(report: Report) -> str:
                     points = [(point["step"], point["loss"]) for point in run["curve"] if "loss" in point]
                     axes.plot(*zip(*points, strict=True), style, color=f"C{number % 10}", linewidth=1.2, marker=".", label=label)
                     label = None  # once per variant
-        axes.set(title=chosen.title or data, xlabel="updates", ylabel="validation loss")
+        axes.set(title=chosen.title or data, xlabel="updates", ylabel="validation loss, a line per seed")
         axes.legend(frameon=False, fontsize=8)
         axes.spines[["top", "right"]].set_visible(False)
         drawn = io.StringIO()

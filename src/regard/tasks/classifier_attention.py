@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from regard import progress
+from regard.errors import counted
 from regard.tasks.classification_data import read_labelled_file
 from regard.tasks.classification_prediction import label_texts
 from regard.tasks.classification_run import open_sentence_run
@@ -61,13 +62,18 @@ def explain_run(folder: str | Path, examples: str | Path, *, max_words: int = 5,
 
 def describe_explanation(found: Explanation, say: Callable[[str], None]) -> None:
     """Report the most attended words of each label, the overlap of hops, and the faithfulness curve."""
+    if found.words:
+        say("most attended words by predicted label, with their mean weights where they stand")
     for row in found.words:
         say(f"{row.label}, hop {row.hop + 1}: " + ", ".join(f"{word} {weight:.2f}" for word, weight, _ in row.words))
     if found.overlap is not None:
         overlap, focus, cosine, texts, hops, _ = found.overlap
         say(f"hops: overlap {overlap:.4f}, focus {focus:.4f}, cosine {cosine:.4f} ({hops} hops, {texts} texts)")
     curve = found.faithfulness
-    say(f"lost probability without the k most attended words, and with only those; in brackets k random ones ({curve.examples} examples)")
+    few = f" ({counted(curve.left_out, 'other has', 'others have')} too few words)" if curve.left_out else ""
+    say(f"faithfulness, over {counted(curve.examples, 'example')}{few}: probability of the predicted label that is lost without the k most")
+    say("attended words (faithful: much), by how much it changes, how often the label does, what those alone lose (faithful: little)")
+    say("in brackets: the same for k random words")
     for p in curve.points:
         without = f"without {p.comprehensiveness:+.3f} ({p.comprehensiveness_random:+.3f})"
         change = f"changed by {p.change:.3f} ({p.change_random:.3f}), other label {p.flips:.1%} ({p.flips_random:.1%})"

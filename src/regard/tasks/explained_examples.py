@@ -191,7 +191,8 @@ def label_batches(run: SentenceRun, examples: Sequence[Sequence[str]]) -> list[E
         batch = LabelBatch(run.model, [ids.to(device) for ids, _ in padded], [n.to(device) for _, n in padded], labels.to(device))
         inputs = [[piece for text in texts for piece in token_texts(run, text)] for _, texts, _ in some]
         outputs = [[run.labels[label]] for label in labels.tolist()]
-        found.append(ExplainedBatch(batch, inputs, outputs, [], numbers=[number for number, *_ in some]))
+        starts = [len(ids[0]) for *_, ids in some] if len(padded) > 1 else []
+        found.append(ExplainedBatch(batch, inputs, outputs, [], numbers=[number for number, *_ in some], starts=starts))
     return found
 
 

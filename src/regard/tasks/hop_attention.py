@@ -142,7 +142,7 @@ def label_records(run: SentenceRun, examples: Sequence[Sequence[str]], labelling
         items = {"words": Tokens(words, marks="none"), HOPS: Tokens(hop_names(run.config.model.pooling, len(own)))}
         meta = {"texts": str(count), "weights": "mean where the word stands; the words of other hops' lists count as 0"}
         found = AttentionMap(HOPS, "hops", HOPS, "words", table)
-        records.append(AttentionRecord(items, [found], model=run.folder.name, title=f"all texts labelled {label}", meta=meta))
+        records.append(AttentionRecord(items, [found], model=run.folder.name, title=f"texts predicted as {label}", meta=meta))
     return records
 
 

@@ -133,7 +133,7 @@ class RunLog(EventFile):
             each = (time.perf_counter() - self._timed_from) / (last - first)
             left = reporting.clock(each * (self._total - step))
             more = counted(self._total - step, "more update", form=",")
-            reporting.message(f"expected: {left} for {more}, at {each:.3g} s each, evaluations not counted")
+            reporting.message(f"expected: {left} for {more}, at {each:.3g} s each, without evaluations and what follows")
 
     def skip(self, seconds: float) -> None:
         """Leave the time of an evaluation or of saving out of the estimated total time."""
