@@ -31,6 +31,7 @@ def put(path: Path, text: str | bytes) -> Path:
     [
         ("a.tsv", "good\ta joy , really\nbad\t\n"),
         ("a.tsv", "label\ttext\ngood\ta joy , really\nbad\t\n"),
+        ("a.tsv", "Label\tTEXT\ngood\ta joy , really\nbad\t\n"),
         ("a.tsv", "sentence\tnumber\tlabel\na joy , really\t7\tgood\n\t8\tbad\n"),
         ("a.jsonl", '{"label": "good", "text": "a joy , really", "other": 3}\n{"sentence": "", "label": "bad"}\n'),
         ("a.all", "good a joy , really\nbad \n"),
@@ -38,7 +39,7 @@ def put(path: Path, text: str | bytes) -> Path:
     ],
 )
 def test_every_format_gives_the_same_examples(tmp_path: Path, name: str, text: str) -> None:
-    first = 2 if text.startswith(("label\t", "sentence\t")) else 1
+    first = 2 if text.lower().startswith(("label\t", "sentence\t")) else 1
     expected = [LabelledExample("good", ("a joy , really",), first), LabelledExample("bad", ("",), first + 1)]
     assert read_sentences(put(tmp_path / name, text)).examples == expected
     assert read_sentences(put(tmp_path / f"{name}.gz", gzip.compress(text.encode()))).examples == expected
@@ -91,6 +92,7 @@ def test_every_format_gives_the_same_pairs(tmp_path: Path, name: str, text: str,
         (read_sentences, "a.tsv", "good\ta\ngood\n", "a.tsv, line 2: 1 column, expected 2"),
         (read_sentences, "a.tsv", "good\ta\tb\n", "a.tsv, line 1: 3 columns, expected 2"),
         (read_sentences, "a.tsv", "label\ttext\tx\nbad\n", "a.tsv, line 2: 1 column, but the first line names at least 2"),
+        (read_sentences, "a.tsv", "label\ttext\ttext\nbad\ta\tb\n", "a.tsv, line 1: two columns are named text"),
         (read_sentences, "a.tsv", " \ta\n", "a.tsv, line 1: the label is empty"),
         (read_sentences, "a.txt", "good a\n\n", "a.txt, line 2: expected a label, a space and a text"),
         (read_sentences, "a.txt", "", "a.txt: no lines"),

@@ -153,6 +153,7 @@ def test_of_a_late_last_unit_no_time_left_is_told(clock: Clock, events: list[Eve
         assert stage.remaining is None
         assert str(stage) == "Training runs: 2 of 3 runs (67%), 0:00:20 so far, 6 s each"
         stage.advance()
+        clock.now += 1
         assert stage.remaining == 0
 
 

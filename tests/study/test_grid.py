@@ -450,6 +450,23 @@ def test_a_changed_test_set_is_measured_again_from_the_weights(
         assert json.loads(unnamed.read_text())[missing]
 
 
+def test_every_run_of_a_changed_test_set_is_measured_again(finished: tuple[StudyConfig, Path], tmp_path: Path) -> None:
+    study, folder = finished
+    shutil.copytree(folder, out := tmp_path / "out")
+    fewer = with_test_of(study, tmp_path / "fewer", lines=5)
+    assert run_study(fewer, out, beside=tmp_path, only="letters-none-2", train=train_here) == 0
+    assert counted_items(out) == [5, 5, 5, 5]
+
+
+def test_methods_are_not_added_to_runs_without_weights(finished: tuple[StudyConfig, Path], tmp_path: Path) -> None:
+    study, folder = finished
+    shutil.copytree(folder, out := tmp_path / "out")
+    shutil.rmtree(out / "runs" / "letters-none-2")
+    more = study.model_copy(update={"methods": ("weights",)})
+    with pytest.raises(ConfigError, match=r"the run letters-none-2 is done, but its weights are not in .*; take another folder, or remove"):
+        run_study(more, out, beside=tmp_path, train=lambda command, log: pytest.fail("trained"))
+
+
 def test_checkpoints_asked_for_later_are_measured_without_training(tmp_path: Path, data: Path) -> None:
     valid = {"valid_source": f"{data}/test.source", "valid_target": f"{data}/test.target"}
     study = load_study(written(tmp_path, data, **ALONE, settings={**SMALL, "data": valid}))
@@ -522,10 +539,11 @@ def test_a_run_that_fails_stops_no_other_and_stands_in_the_report(tmp_path: Path
             raise TrainingError("no luck")
         return train_here(command, log)
 
-    study = load_study(written(tmp_path, data))
+    study, reported = load_study(written(tmp_path, data)), list[int]()
     with pytest.raises(TrainingError, match="1 of 2 runs failed: letters-none-1; the same command tries them again"):
-        run_study(study, tmp_path / "out", beside=tmp_path, train=often)
+        run_study(study, tmp_path / "out", beside=tmp_path, train=often, on_result=lambda: reported.append(1))
     assert "letters-none-1: no luck" in messages
+    assert len(reported) == 2
     report = build_report(study, tmp_path / "out", samples=1)
     assert report.missing == {"letters-none-1": "no luck"}
     assert "Not done: letters-none-1 (no luck)." in markdown(report)

@@ -53,6 +53,20 @@ def right(number: int, of: int = 60) -> list[tuple[float, float]]:
     return [(100.0 * (item < number), 1.0) for item in range(of)]
 
 
+def test_titles_of_several_lines_or_with_bars_break_no_table(tmp_path: Path) -> None:
+    study = study_of("classification", {"says": "it\nhelps\n", "better": "good", "than": "plain"})
+    tree = study.model_dump(mode="json")
+    tree["variants"]["plain"]["title"] = "a|b\nc"
+    study = validate(tree, "here", kind=StudyConfig)
+    for variant, number in (("plain", 20), ("good", 45)):
+        put(tmp_path, "classification", "a", variant, 1, right(number))
+    report = build_report(study, tmp_path, samples=200)
+    assert conclusions(report)[0].startswith("it helps (a): ")
+    head, line, *rows = [line for line in markdown(report).splitlines() if line.startswith("|")]
+    assert "difference from a\\|b c" in head
+    assert {row.replace("\\|", "").count("|") for row in (head, line, *rows[:2])} == {line.count("|")}
+
+
 def test_a_hypothesis_holds_or_its_opposite_or_nothing_is_shown(tmp_path: Path) -> None:
     for data in ("a", "b"):
         for variant, number in (("plain", 20), ("good", 45), ("same", 21)):
@@ -91,7 +105,8 @@ def test_a_hypothesis_holds_or_its_opposite_or_nothing_is_shown(tmp_path: Path) 
         f"it helps (the other): holds (3 seeds): +41.67 accuracy [{low:+.2f}, {high:+.2f}], corrected p = 0.020 over seeds and items."
     )
     assert conclusions(report)[3].startswith("a little (a): not shown (3 seeds): +1.67 accuracy [-")
-    assert conclusions(report)[3].endswith(" over seeds and items; over 1,000 seeds of each would show such a gain, if it is real.")
+    needed = "over 1,000 seeds of each, or more test items, would show such a difference, if it is real."
+    assert conclusions(report)[3].endswith(f" over seeds and items; {needed}")
     assert conclusions(report)[-1] == "nobody knows (a): not tested."
     paths = {path.name: path.read_text(encoding="utf-8") for path in write_report(report, tmp_path)}
     for text in (markdown(report), paths["report.md"], paths["report.html"]):
@@ -166,7 +181,7 @@ def test_what_test_items_make_certain_does_not_hold_where_seeds_differ(tmp_path:
     low, high = row.interval or (0.0, 0.0)
     assert low < 0 < high
     assert row.sentence("accuracy", data="a").endswith(
-        f" over seeds and items; about {row.needed} seeds of each would show such a gain, if it is real."
+        f" over seeds and items; about {row.needed} seeds of each would show such a difference, if it is real."
     )
     [alone] = build_report(study.model_copy(update={"seeds": (1,)}), tmp_path).findings
     assert (alone.runs, alone.over, alone.verdict) == (1, "items", "suggests")

@@ -82,6 +82,15 @@ def test_hostile_lines_give_one_line_each(call, runs, kind, options):
         assert "error: line 18: expected a premise, a tab and a hypothesis, found 3 columns\n" in answer.err
 
 
+def test_a_pair_without_one_of_its_texts_is_named(call, runs):
+    answer = call("entail", runs / "pairs", stdin=b"\ta dog\na cat\t \n\t\na dog\ta cat\n")
+    assert (answer.code, answer.out.decode().split("\n")[:3]) == (1, ["", "", ""])
+    assert [line.partition("error: ")[2] for line in answer.err.splitlines() if "error: " in line] == [
+        "line 1: the premise is empty",
+        "line 2: the hypothesis is empty",
+    ]
+
+
 def test_random_bytes_give_one_line_each(call, runs):
     generator = random.Random(7)
     lines = [bytes(generator.choice([b for b in range(256) if b != 10]) for _ in range(generator.randrange(30))) for _ in range(500)]

@@ -176,6 +176,24 @@ def test_examples_that_cannot_be_used_are_counted_and_strange_labels_named(tmp_p
             use(LabelledFile("x.tsv", [LabelledExample("great", ("a",), 9)], 0))
 
 
+def test_class_weights_count_the_examples_that_are_used(tmp_path: Path) -> None:
+    some = [("bad", "a")] * 2 + [("good", "a")] * 2 + [("good", "")] * 3 + [("odd", "a")] * 2
+    file = LabelledFile("x", [LabelledExample(label, (text,), n) for n, (label, text) in enumerate(some)], 0)
+    run = untrained(tmp_path, model={"class_weights": "balanced"})
+    assert set(encode_labelled(file, run.config, run.vocabulary, run.labels).weights) == {1.0}
+
+
+@pytest.mark.parametrize("task", ["classification", "entailment"])
+def test_the_speed_of_a_training_is_in_tokens(tmp_path: Path, task: str) -> None:
+    config = configuration(tmp_path, task=task, training={"epochs": 1, "log_every": 1, "workers": 1})
+    train(config, tmp_path / "run")
+    events = [json.loads(line) for line in (tmp_path / "run" / "log.jsonl").read_text().splitlines()]
+    counted = sum(event["tokens_per_second"] * event["seconds_per_update"] for event in events if event["event"] == "train")
+    rows = [line.split("\t")[1:] for line in (tmp_path / "train.tsv").read_text().splitlines()]
+    ids = open_sentence_run(tmp_path / "run").vocabulary.encode_ids
+    assert counted == pytest.approx(sum(max(map(len, ids(texts))) for texts in rows))
+
+
 def test_class_weights_count_rare_labels_for_more(tmp_path: Path) -> None:
     file = LabelledFile(
         "x",

@@ -42,6 +42,7 @@ needs_library = pytest.mark.skipif(native.library() is None, reason="not run: th
 ELSEWHERE = {
     **{name: why for name, why in NOT_DIFFERENTIABLE.items() if why in ("a record", "the name of a path", "whole numbers")},
     **dict.fromkeys(("Linear", "joint_linear", "cached_by_owner"), "in the cases of packed_weights"),
+    "Dropout": "a module around dropout",
     "recurrent_steps": "in the cases of linear",
     **dict.fromkeys(("RunningTotals", "LazyLogits"), "in the cases of lazy_logits"),
     **dict.fromkeys(("area_mask", "block_mask", "causal_mask", "length_mask", "window_mask"), "whole answers, compared below"),

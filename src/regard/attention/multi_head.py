@@ -76,7 +76,7 @@ class MultiHeadAttention(nn.Module):
         head_dim: D, size of a head; None: E / H, an integer.
         memory_dim: size of keys and values; None: E.
         value_dim: size of values; None: memory_dim.
-        dropout: probability of dropping a weight in training, 0 to 1.
+        dropout: probability of dropping a weight in training, at least 0 and less than 1.
         bias: whether the four projections have biases.
         score: None for the paper's scaled dot product; one score for all heads, or a list of one per head, for queries and keys of size D.
         areas: attend to runs or rectangles of items (Li et al. 2018), in every head.

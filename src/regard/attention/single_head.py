@@ -38,7 +38,7 @@ class Attention(nn.Module):
         areas: attend to runs or rectangles of items instead of single ones.
         choice: select one position instead of the weighted sum; renormalizes weights after a window's factor. Tosses the half-soft coin at
             every call; in stepwise decoding toss it once with `choice.soft_rows` and pass it as `soft`.
-        dropout: probability with which a weight is dropped in training, 0 to 1.
+        dropout: probability with which a weight is dropped in training, at least 0 and less than 1.
         normalizer: how scores become weights: "softmax", "sparsemax" or "entmax15" (`regard.ops.normalize`).
 
     Parameters: `score.*`, `window.*` and `areas.*`.

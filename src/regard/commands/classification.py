@@ -63,9 +63,12 @@ def entail(
         if pair is None and line.strip():
             found = counted(line.count("\t") + 1, "column")
             error = f"line {number}: expected a premise, a tab and a hypothesis, found {found}"
-            write_message(f"error: {error}")
-            return InputItem(None, {"error": error})
-        return InputItem(pair or ("", ""), {})
+        elif pair is not None and line.strip() and not all(side.strip() for side in pair):
+            error = f"line {number}: the {'hypothesis' if pair[0].strip() else 'premise'} is empty"
+        else:
+            return InputItem(pair or ("", ""), {})
+        write_message(f"error: {error}")
+        return InputItem(None, {"error": error})
 
     reader = text_reader(("premise", "hypothesis")) if json_input else read
     _write_labels(files, "a premise, a tab and a hypothesis", reader, entailer.entail, json_lines or json_input, timing)

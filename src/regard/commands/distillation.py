@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import glob
 import json
+import shlex
 import shutil
 from collections.abc import Iterator
 from itertools import islice
@@ -130,7 +131,8 @@ def distill(
     parameters = {"run": teacher, "others": others, **given}
     words = ["regard", "translate", str(teacher), *options]
     run_batch("translate", parameters, f"{glob.escape(str(out / SOURCE))}/*.txt", out / TARGET, words=words, option="--out", **where)
-    write_line(f"train a student: regard train translation --source '{out}/{SOURCE}/*.txt' --target '{out}/{TARGET}/*.txt' --out STUDENT")
+    files = [shlex.quote(f"{glob.escape(str(out / part))}/*.txt") for part in (SOURCE, TARGET)]
+    write_line(f"train a student: regard train translation --source {files[0]} --target {files[1]} --out STUDENT")
 
 
 def _split(source: str, out: Path, lines: int) -> None:

@@ -9,7 +9,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Annotated, Any, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from regard.config.base import MAX_COUNT, MAX_RATE, Frozen, RunConfig
 from regard.config.load import TASKS, merge_configs, read_yaml, validate
@@ -33,6 +33,8 @@ METRICS = {
     "lm": ("perplexity", "bits per byte"),
 }
 """Metrics for comparing runs of each task; the first is the default."""
+Line = Annotated[str, BeforeValidator(lambda text: " ".join(text.split()) if isinstance(text, str) else text)]
+"""Text for a report: one line, whatever its line ends in YAML."""
 SCALE_FIELDS = ("title", "source", "config", "settings", "data", "variants", "seeds", "budget", "baseline", "hypotheses")
 """Parts of a study that a scale may replace; its settings are merged."""
 
@@ -44,7 +46,7 @@ FigureName = Annotated[float, Field(ge=-1e12, le=1e12)]
 class StudyDataConfig(Frozen):
     """A data set of a study."""
 
-    title: str | None = Field(default=None, description="in the report; absent: its name")
+    title: Line | None = Field(default=None, description="in the report; absent: its name")
     settings: dict[str, Any] = Field(default={}, description="settings of its runs: `data` at least")
     test: dict[str, str] = Field(
         description="the test set, named as `regard evaluate` takes it: source and target, captions, examples, text"
@@ -55,7 +57,7 @@ class StudyDataConfig(Frozen):
 class VariantConfig(Frozen):
     """A variant, trained on each data set."""
 
-    title: str | None = Field(default=None, description="in the report; absent: its name")
+    title: Line | None = Field(default=None, description="in the report; absent: its name")
     settings: dict[str, Any] = Field(default={}, description="settings in which it differs")
     seeds: tuple[Seed, ...] | None = Field(
         default=None, min_length=1, description="some of the study's, for a variant that costs much; absent: all"
@@ -65,7 +67,7 @@ class VariantConfig(Frozen):
 class HypothesisConfig(Frozen):
     """A hypothesis: one variant is better than another by the main score. State it before there are results."""
 
-    says: str = Field(min_length=1, description="text for the report")
+    says: Line = Field(min_length=1, description="text for the report")
     better: str = Field(description="the variant claimed to be better")
     than: str = Field(description="the variant it is compared with")
     data: tuple[str, ...] = Field(default=(), description="on these data sets; none: on each")
@@ -100,8 +102,8 @@ class StudyConfig(Frozen):
 
     name: str = Field(description="letters a to z, digits, dots and underscores")
     task: str = Field(default="translation", description="of all runs")
-    title: str | None = None
-    source: str | None = Field(default=None, description="subject of the study, such as a table of a paper")
+    title: Line | None = None
+    source: Line | None = Field(default=None, description="subject of the study, such as a table of a paper")
     config: str | None = Field(default=None, description="configuration to begin with; relative to the study's file")
     settings: dict[str, Any] = Field(default={}, description="settings of all runs")
     metric: str | None = Field(default=None, description="metric of the comparison; absent: the first of the task's")

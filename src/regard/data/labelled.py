@@ -224,7 +224,8 @@ def _read(
     lines = _lines(path, encoding)
     ending = os.path.splitext(str(path).removesuffix(".gz"))[1]
     head = next(lines, None)
-    columns = _columns(head, names) if head is not None and ending != ".jsonl" and (ending == ".tsv" or parse_line is None) else None
+    by_tabs = ending != ".jsonl" and (ending == ".tsv" or parse_line is None)
+    columns = _columns(head, names, str(path)) if head is not None and by_tabs else None
 
     def row(line: str, where: str) -> list[str]:
         if ending == ".jsonl":
@@ -254,11 +255,17 @@ def _lines(path: str | Path, encoding: Encoding) -> Iterator[str]:
     return (line.decode(encoding) for line in stream_bytes(path, mark=False))
 
 
-def _columns(line: str, names: Sequence[Sequence[str]]) -> list[int] | None:
-    """Return the columns of label and texts if this line is a header."""
-    found = line.split("\t")
-    places = [next((found.index(name) for name in known if name in found), None) for known in (LABELS, *names)]
-    return None if None in places else [place for place in places if place is not None]
+def _columns(line: str, names: Sequence[Sequence[str]], path: str) -> list[int] | None:
+    """Return the columns of label and texts if this line is a header, in any case of letters."""
+    found = [cell.strip().lower() for cell in line.split("\t")]
+    places = [next((found.index(name.lower()) for name in known if name.lower() in found), None) for known in (LABELS, *names)]
+    if None in places:
+        return None
+    chosen = [place for place in places if place is not None]
+    for place in chosen:
+        if found.count(found[place]) > 1:
+            raise DataError(f"{path}, line 1: two columns are named {found[place]}")
+    return chosen
 
 
 def _from_columns(line: str, where: str, columns: list[int] | None, count: int) -> list[str]:

@@ -170,8 +170,10 @@ class Stage:
         rate = self.rate
         if self.total is None or rate is None:
             return None
+        if self.done >= self.total:
+            return 0.0
         left = max((self.total - self.done) / rate - min(self._idle, self._gap), self.at_least)
-        return left if left > 0 or self.done >= self.total else None
+        return left if left > 0 else None
 
     @property
     def _idle(self) -> float:

@@ -15,6 +15,7 @@ from regard.errors import ConfigError, listed, shown
 from regard.explanations import METHODS
 from regard.explanations.methods import Method
 from regard.study.measure import known_links, pairs_of
+from regard.study.results import RUNS, has_weights, read_result, result_file
 from regard.tasks.captioning_run import open_caption_run
 from regard.tasks.classification_data import read_labelled_file
 from regard.tasks.classification_run import open_sentence_run
@@ -30,6 +31,30 @@ FIGURES = {
     "sufficiency": ("sufficiency", 3),
     "random_weights": ("with shuffled weights", 2),
 }
+
+
+def is_measured(study: StudyConfig, folder: Path, cell: StudyCell) -> bool:
+    """Return whether a run has its result, with what the study asks for now: methods and checkpoints may be added to finished runs."""
+    path = result_file(folder, cell)
+    if not path.exists() or not (study.methods or study.checkpoints):
+        return path.exists()
+    found = read_result(path, study.compared_by)
+    explained = not study.methods or (found.get("methods") or {}).get("asked") == explained_as(study)
+    return explained and (not study.checkpoints or found.get("selection") is not None)
+
+
+def check_weights(study: StudyConfig, folder: Path, cells: Sequence[StudyCell]) -> None:
+    """Refuse to add methods or checkpoints to finished runs without weights, which would be trained again.
+
+    Raises:
+        ConfigError: names the first of these runs.
+    """
+    for cell in cells:
+        if result_file(folder, cell).exists() and not is_measured(study, folder, cell) and not has_weights(folder / RUNS / cell.name):
+            raise ConfigError(
+                f"{folder}: the run {cell.name} is done, but its weights are not in {folder / RUNS / cell.name}, so that its methods or "
+                f"checkpoints cannot be measured; take another folder, or remove {result_file(folder, cell)} to train it again"
+            )
 
 
 def check_methods(study: StudyConfig) -> None:

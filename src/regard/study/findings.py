@@ -80,7 +80,7 @@ class Finding(NamedTuple):
             >>> found = Finding("it helps", "a", None, 2, 1.5, (-0.5, 3.5), 0.09, 0.18, "seeds and items", needed=4)
             >>> print(*found.sentence("BLEU", data="set a").split("; "), sep=chr(10))
             it helps (set a): not shown (2 seeds): +1.50 BLEU [-0.50, +3.50], corrected p = 0.180 over seeds and items
-            about 4 seeds of each would show such a gain, if it is real.
+            about 4 seeds of each would show such a difference, if it is real.
         """
         start = f"{self.says} ({data}): {SAID.get(self.verdict, self.verdict)}"
         if self.gain is None:
@@ -101,8 +101,9 @@ class Finding(NamedTuple):
             return f"{start}; it is chance if {spread} have a standard deviation above {self.tolerated:.{decimals}f} {metric}."
         if self.corrected < LEVEL or not self.gain:
             return f"{start}."
-        needed = "over 1,000" if self.needed is None else f"about {self.needed}"
-        return f"{start}; {needed} seeds of each would show such a gain, if it is real."
+        if self.needed is None:
+            return f"{start}; over 1,000 seeds of each, or more test items, would show such a difference, if it is real."
+        return f"{start}; about {self.needed} seeds of each would show such a difference, if it is real."
 
 
 def p_text(p_value: float) -> str:

@@ -34,7 +34,7 @@ from regard.jobs.pool import Answer, Job
 from regard.jobs.process_worker import child_command
 from regard.strict_json import parse_json
 from regard.study.copies import copied_from, reuse_training, rounds
-from regard.study.explained import check_methods, explained_as, explained_run
+from regard.study.explained import check_methods, check_weights, explained_run, is_measured
 from regard.study.live import LiveTable
 from regard.study.measure import attention_of, checkpoint_selection, known_links, measure_run, pairs_of, seen_items
 from regard.study.results import (
@@ -48,7 +48,6 @@ from regard.study.results import (
     TestSets,
     difference,
     failure_file,
-    read_result,
     result_file,
 )
 from regard.tasks.language_training import bytes_undefined
@@ -117,13 +116,15 @@ def run_study(
     """
     plan, failed, unreported = study_cells(study, only), list[str](), list[RegardError]()
     check_study(study, folder, beside=beside)
+    check_weights(study, folder, plan)
     _check_test_files(study, beside)
     with run_lock(folder), StopSignal() as stop:
         outdated = Outdated(study, folder, beside=beside)
         outdated.set_aside()
         for left in (*(folder / RUNS).glob(".*"), *(folder / TRIALS).glob("tmp*")):  # copies and trials of a killed study
             shutil.rmtree(left, ignore_errors=True)
-        waiting = [cell for cell in plan if not _measured(study, folder, cell)]
+        plan += [cell for cell in outdated.changed if cell not in plan and not result_file(folder, cell).exists()]
+        waiting = [cell for cell in plan if not is_measured(study, folder, cell)]
         pool, cells = pool or Pool(lambda number: _Here(train), 1), {cell.name: cell for cell in plan}
         with LiveTable(folder / RUNS, pool, total=len(plan), done=len(plan) - len(waiting)) as table:
 
@@ -134,8 +135,8 @@ def run_study(
                     failed.append(name)
                     write_files({failure_file(folder, cells[name]): f"{error}\n".encode()})
                     progress.message(f"{name}: {error}")
-                    return
-                table.advance(name)
+                else:
+                    table.advance(name)
                 if on_result is not None:
                     unreported[:] = _error_of(on_result)
 
@@ -253,16 +254,6 @@ def check_study(study: StudyConfig, folder: Path, *, beside: Path) -> None:
                     f"{folder}: the run {cell.name} was done with other settings: {'; '.join(changed[:5])}; take another folder, or remove "
                     f"{result_file(folder, cell)}{weights}"
                 )
-
-
-def _measured(study: StudyConfig, folder: Path, cell: StudyCell) -> bool:
-    # Methods and checkpoints can be added to a study whose runs are done: these are measured again, without training.
-    path = result_file(folder, cell)
-    if not path.exists() or not (study.methods or study.checkpoints):
-        return path.exists()
-    found = read_result(path, study.compared_by)
-    explained = not study.methods or (found.get("methods") or {}).get("asked") == explained_as(study)
-    return explained and (not study.checkpoints or found.get("selection") is not None)
 
 
 def _check_test_files(study: StudyConfig, beside: Path) -> None:

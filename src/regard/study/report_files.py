@@ -125,8 +125,8 @@ def conclusions(report: Report) -> list[str]:
 
 
 def _as_markdown(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    lines = ["| " + " | ".join(columns) + " |", "|" + " --- |" * len(columns)]
-    return lines + ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows]
+    head, *body = ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in (columns, *rows)]
+    return [head, "|" + " --- |" * len(columns), *body]
 
 
 def markdown(report: Report) -> str:
@@ -158,8 +158,9 @@ VERDICTS = (
     f"Gain: of the variant that the hypothesis calls better. The verdict rests on a p-value below {LEVEL}, corrected for all hypotheses of "
     f'the study (Holm). From {SEEDS} seeds on it is "holds" or "the opposite holds", with fewer "suggests" or "suggests the opposite". '
     "From two seeds on, interval and p-value are over seeds and test items. With one seed they are over test items alone: another training "
-    f"may differ by more. Seeds needed: of each variant, for a chance of {POWER:.0%} to find such a gain, if seeds spread as these do (of "
-    'pairs, their differences). "no verdict": the scores of the test items are missing, and the interval is over seeds alone.'
+    f"may differ by more. Seeds needed: of each variant, for a chance of {POWER:.0%} to find such a difference, if it is real and seeds "
+    f'spread as these do (of pairs, their differences). "over {MAX_SEEDS:,}": more test items may be needed instead. "no verdict": scores '
+    "of the items are missing, and the interval is over seeds alone."
 )
 
 

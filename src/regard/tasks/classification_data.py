@@ -92,7 +92,6 @@ def encode_labelled(file: LabelledFile, config: SentenceConfig, vocabulary: Voca
     if (classes < 0).any():
         unknown = examples[int(np.argmax(classes < 0))]
         raise DataError(f"{file.path}, line {unknown.line}: label {shown(unknown.label)}, the training data has {listed(labels)}")
-    weights = np.array(_class_weights(config, labels, np.bincount(classes, minlength=len(labels)).tolist()))
     encoder, usable, left_out = TextEncoder(vocabulary), list[np.ndarray](), {"empty": 0, "too long": 0}
     blocks: list[list[FlatTokens]] = [[] for _ in examples.texts]
     with progress.stage(f"Encoding {file.path}", total=len(examples), unit="lines") as encoding:
@@ -111,7 +110,9 @@ def encode_labelled(file: LabelledFile, config: SentenceConfig, vocabulary: Voca
     if not kept.any():
         long = f"{left_out['too long']} longer than data.max_length ({config.data.max_length} tokens)"
         raise DataError(f"{file.path}: no example can be used: {left_out['empty']} with an empty text, {long}")
-    return LabelledCorpus(examples.lines[kept], tuple(map(FlatTokens.joined, blocks)), classes[kept], weights, left_out)
+    classes = classes[kept]
+    weights = np.array(_class_weights(config, labels, np.bincount(classes, minlength=len(labels)).tolist()))
+    return LabelledCorpus(examples.lines[kept], tuple(map(FlatTokens.joined, blocks)), classes, weights, left_out)
 
 
 class LabelledText:

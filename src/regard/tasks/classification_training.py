@@ -171,6 +171,11 @@ class SentenceTraining(TaskTraining[SentenceConfig]):
         """See `measure_labels`."""
         return measure_labels(model, self.held, self.labels, poll=self.stop.poll)
 
+    @property
+    def tokens_per_unit(self) -> float:
+        """The mean length of the training examples' longest texts."""
+        return float(np.max([text.lengths for text in self.corpus.ids], axis=0).mean())
+
     def lengths(self) -> list[int]:
         """Return the tokens of each validation example's longest text."""
         return np.max([text.lengths for text in self.held.ids], axis=0).tolist()

@@ -106,6 +106,11 @@ class TaskTraining(Protocol[Config]):
         return True
 
     @property
+    def tokens_per_unit(self) -> float:
+        """See `regard.training.TrainingJob`."""
+        return 1.0
+
+    @property
     def batch_tokens(self) -> int:
         """Approximate number of tokens per batch."""
         return self.config.training.batch_tokens
@@ -166,6 +171,7 @@ def train_task(
             carried=own.carried,
             begin=initial_state(own.config),
             split=own.split if own.divisible else None,
+            tokens_per_unit=own.tokens_per_unit,
             record_attention=recorder(own.watched, choose_examples(own.lengths(), own.config.training.watch), own.record),
         )
         result = train(model, job, config=own.config.training, folder=folder, run_files=own.files)

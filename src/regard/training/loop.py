@@ -443,7 +443,7 @@ class _Loop:
             "accuracy": correct / max(1.0, tokens),
             "learning_rate": rate,
             "gradient_norm": norm.item(),
-            "tokens_per_second": tokens / max(1e-9, self.window_seconds),
+            "tokens_per_second": tokens * self.job.tokens_per_unit / max(1e-9, self.window_seconds),
             "seconds_per_update": (each := self.window_seconds / self.config.log_every),
             "seconds": self.progress.seconds,
             "total": self.total,

@@ -53,6 +53,7 @@ class TrainingJob:
         split: (planned batch, count) -> at most `count` planned batches that partition its examples; None if batches cannot be divided.
         record_attention: (model, updates done) -> JSON records of the same examples each time. Called like `evaluate`, before the first
             update and after each evaluation; `regard.training.attention_history` writes them. None records nothing.
+        tokens_per_unit: mean tokens of what a batch's `tokens`, by which its loss is divided, count: of examples their length.
 
     Example:
         >>> from regard.ops import SequenceLoss
@@ -71,6 +72,7 @@ class TrainingJob:
     begin: Callable[[Any], None] = keep_initial_weights
     split: Callable[[Any, int], Sequence[Any]] | None = None
     record_attention: Callable[[nn.Module, int], Sequence[Mapping[str, Any]]] | None = None
+    tokens_per_unit: float = 1.0
 
 
 class TrainResult(NamedTuple):
