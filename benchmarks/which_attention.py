@@ -31,7 +31,7 @@ SUGGESTED = ("suggests", "suggests the opposite")
 
 
 def value(table: str, row: str | Sequence[str], column: str) -> Any:
-    """Return a cell: of the row that begins with these cells, in the column of this name or the first that begins with its words.
+    """Return a cell: of the row that begins with these cells, in the column of this name, or in the only one that begins with its words.
 
     Raises:
         SystemExit: there is no such table, row or column; names it.
@@ -39,10 +39,11 @@ def value(table: str, row: str | Sequence[str], column: str) -> Any:
     found = read(RESULTS / f"{table}.json")
     wanted = [row] if isinstance(row, str) else list(row)
     rows = [cells for cells in found.get("rows", []) if [str(cell) for cell in cells[: len(wanted)]] == wanted]
-    places = [place for place, name in enumerate(found.get("columns", [])) if name == column or f"{column} " == name[: len(column) + 1]]
-    if not rows or not places:
-        raise SystemExit(f"{table}.json: no row {wanted} with a column {column!r}")
-    return rows[0][places[0]]
+    columns = found.get("columns", [])
+    named = [name for name in columns if name == column] or [name for name in columns if name.startswith(f"{column} ")]
+    if not rows or len(named) != 1:
+        raise SystemExit(f"{table}.json: no row {wanted} with one column {column!r}")
+    return rows[0][columns.index(named[0])]
 
 
 def number(table: str, row: str | Sequence[str], column: str) -> float:

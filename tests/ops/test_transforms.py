@@ -258,6 +258,19 @@ def test_a_gradient_that_is_a_negative_view_keeps_its_sign(name: str) -> None:
     same(torch.autograd.grad(out, asked, torch._neg_view(-torch.ones_like(out))), expected)
 
 
+@pytest.mark.parametrize("create_graph", [False, True])
+def test_a_gradient_of_dropout_may_be_a_negative_view_or_a_batch(create_graph: bool) -> None:
+    x = torch.ones(4, 7, requires_grad=True)
+    out = ops.dropout(x, 0.5)
+    assert 0 < out.sum() < 56
+    found = torch.autograd.grad(out, x, torch._neg_view(torch.ones(4, 7)), retain_graph=True, create_graph=create_graph)[0]
+    assert torch.equal(found, -out)
+    many = torch.autograd.grad(out, x, torch.ones(3, 4, 7), is_grads_batched=True, create_graph=create_graph)[0]
+    assert torch.equal(many, out.expand(3, 4, 7))
+    second = torch.autograd.functional.hessian(lambda x: ops.dropout(x**3, 0.5).sum(), torch.ones(5), vectorize=True)
+    assert set(second.diagonal().tolist()) <= {0.0, 12.0}
+
+
 @pytest.mark.filterwarnings("ignore:.*nested tensors", "ignore:.*quantize")
 def test_what_is_plain() -> None:
     x = torch.ones(2, 3)

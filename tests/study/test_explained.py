@@ -47,6 +47,7 @@ def test_methods_are_measured_on_every_run_and_can_be_added_to_a_finished_study(
         assert run_study(study, tmp_path / "out", beside=tmp_path, train=train) == 0
         assert len(trained) == 2  # commands that find a finished run
     report = build_report(study, tmp_path / "out", samples=20)
+    assert method_table(study.model_copy(update={"method_examples": 2}), report.runs) is None  # asked for before
     found = method_table(study, report.runs)
     assert found is not None
     columns, rows = found

@@ -454,6 +454,7 @@ def test_every_run_of_a_changed_test_set_is_measured_again(finished: tuple[Study
     study, folder = finished
     shutil.copytree(folder, out := tmp_path / "out")
     fewer = with_test_of(study, tmp_path / "fewer", lines=5)
+    Outdated(fewer, out, beside=tmp_path).set_aside()  # as a command did that was killed before it measured
     assert run_study(fewer, out, beside=tmp_path, only="letters-none-2", train=train_here) == 0
     assert counted_items(out) == [5, 5, 5, 5]
 
@@ -535,20 +536,28 @@ def test_a_test_set_that_changes_during_a_study_fails_the_later_runs(tmp_path: P
 
 def test_a_run_that_fails_stops_no_other_and_stands_in_the_report(tmp_path: Path, data: Path, messages: list[str]) -> None:
     def often(command: Sequence[str], log: Path) -> float | None:
-        if command[-1].endswith("none-1"):
+        if command[-1].endswith("additive-1"):
             raise TrainingError("no luck")
         return train_here(command, log)
 
     study, reported = load_study(written(tmp_path, data)), list[int]()
-    with pytest.raises(TrainingError, match="1 of 2 runs failed: letters-none-1; the same command tries them again"):
+    with pytest.raises(TrainingError, match="1 of 2 runs failed: letters-additive-1; the same command tries them again"):
         run_study(study, tmp_path / "out", beside=tmp_path, train=often, on_result=lambda: reported.append(1))
-    assert "letters-none-1: no luck" in messages
+    assert "letters-additive-1: no luck" in messages
     assert len(reported) == 2
     report = build_report(study, tmp_path / "out", samples=1)
-    assert report.missing == {"letters-none-1": "no luck"}
-    assert "Not done: letters-none-1 (no luck)." in markdown(report)
+    assert report.missing == {"letters-additive-1": "no luck"}
+    assert "Not done: letters-additive-1 (no luck)." in markdown(report)
     assert run_study(study, tmp_path / "out", beside=tmp_path, train=train_here) == 0
     assert build_report(study, tmp_path / "out", samples=1).missing == {}
+
+
+def test_nothing_is_reported_before_a_run_is_done(tmp_path: Path, data: Path) -> None:
+    def fail(command: Sequence[str], log: Path) -> float | None:
+        raise TrainingError("no luck")
+
+    with pytest.raises(TrainingError, match="1 of 1 runs failed"):
+        run_study(load_study(written(tmp_path, data, **ALONE)), tmp_path / "out", beside=tmp_path, train=fail, on_result=pytest.fail)
 
 
 def test_nothing_to_report_and_a_damaged_result_are_told(finished: tuple[StudyConfig, Path], tmp_path: Path) -> None:

@@ -63,8 +63,10 @@ def test_each_run_at_work_is_a_stage_that_tells_its_update_and_loss(tmp_path: Pa
         pool.running.clear()
         table.look()
         pool.running.update({0: "a-x-1"})
+        table.look()
         with log.open("a") as stream:
             stream.write('in\n{"event": "done", "step": 11}\n')
+        table._due = 0.0
         table.look()
         pool.running.clear()
         table.look()
@@ -74,8 +76,9 @@ def test_each_run_at_work_is_a_stage_that_tells_its_update_and_loss(tmp_path: Pa
     assert told[0].startswith("start Training runs: 4 of 7 runs (57%)")
     assert "start Run a-x-1: 5 of 11 updates (45%): " in stages
     assert "start Run a-x-1, trained: measuring it" in {line.rpartition(": ")[0] for line in told}
-    [ended] = [line for line in told if line.startswith("end Run a-x-1: ")]
+    ended, again = [line for line in told if line.startswith("end Run a-x-1: ")]
     assert ended.startswith("end Run a-x-1: 5 of 11 updates (45%)")
+    assert again.startswith("end Run a-x-1: 11 of 11 updates (100%)")
     assert "loss 2.250" in ended
     assert "/s" not in ended, "the updates of an earlier process are no speed of this one"
     assert any(line.endswith("a-x-1: done, 5 of 7") for line in told)

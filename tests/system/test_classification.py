@@ -82,6 +82,11 @@ def test_hostile_lines_give_one_line_each(call, runs, kind, options):
         assert "error: line 18: expected a premise, a tab and a hypothesis, found 3 columns\n" in answer.err
 
 
+def test_the_terminal_names_the_maps_that_it_does_not_draw(call, runs):
+    answer = call("view", runs / "pairs", "--text", "a dog\ta cat")
+    assert answer.out.decode().startswith("hops on the premise (others, by --map: hops on the hypothesis)\n"), answer.out
+
+
 def test_a_pair_without_one_of_its_texts_is_named(call, runs):
     answer = call("entail", runs / "pairs", stdin=b"\ta dog\na cat\t \n\t\na dog\ta cat\n")
     assert (answer.code, answer.out.decode().split("\n")[:3]) == (1, ["", "", ""])

@@ -256,15 +256,18 @@ def _lines(path: str | Path, encoding: Encoding) -> Iterator[str]:
 
 
 def _columns(line: str, names: Sequence[Sequence[str]], path: str) -> list[int] | None:
-    """Return the columns of label and texts if this line is a header, in any case of letters."""
-    found = [cell.strip().lower() for cell in line.split("\t")]
-    places = [next((found.index(name.lower()) for name in known if name.lower() in found), None) for known in (LABELS, *names)]
-    if None in places:
-        return None
-    chosen = [place for place in places if place is not None]
-    for place in chosen:
-        if found.count(found[place]) > 1:
-            raise DataError(f"{path}, line 1: two columns are named {found[place]}")
+    """Return the columns of label and texts if this line is a header; names in other letter case count where none is exact."""
+    exact = [cell.strip() for cell in line.split("\t")]
+    lower, chosen = [cell.lower() for cell in exact], list[int]()
+    for known in (LABELS, *names):
+        wanted = [(exact, name) for name in known] + [(lower, name.lower()) for name in known]
+        found = next(((cells, name) for cells, name in wanted if name in cells), None)
+        if found is None:
+            return None
+        cells, name = found
+        if cells.count(name) > 1:
+            raise DataError(f"{path}, line 1: {cells.count(name)} columns are named {name}")
+        chosen.append(cells.index(name))
     return chosen
 
 

@@ -27,7 +27,7 @@ def residual(
         y = norm(x + dropout(change)),  norm(s) = (s - mean(s)) / sqrt(variance(s) + eps) * weight + bias
 
     Vaswani et al. 2017, sections 3.1 and 5.4; Ba et al. 2016 for the norm. Dropout uses torch's global generator. In float32 on a CPU: one
-    pass over memory forward and one backward, differentiable once.
+    pass over memory forward and one backward; with a norm differentiable once.
 
     Args:
         x: (..., E).

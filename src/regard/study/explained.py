@@ -133,7 +133,9 @@ def method_table(study: StudyConfig, runs: Sequence[Mapping[str, Any]]) -> tuple
     """Return the methods of all runs as columns and rows, with mean ± standard deviation over the seeds; None without methods."""
     found: dict[tuple[str, str, str], list[dict[str, Any]]] = {}
     for run in runs:
-        for figures in (run.get("methods") or {}).get("figures", []):
+        methods = run.get("methods") or {}
+        # Others were measured before the study asked for something else.
+        for figures in methods.get("figures", []) if methods.get("asked") == explained_as(study) else []:
             found.setdefault((run["cell"]["data"], run["cell"]["variant"], figures["method"]), []).append(figures)
     rows = [
         [study.data[data].title or data, study.variants[variant].title or variant, method, str(len(each))]

@@ -49,6 +49,7 @@ from regard.study.results import (
     difference,
     failure_file,
     result_file,
+    was_set_aside,
 )
 from regard.tasks.language_training import bytes_undefined
 from regard.tasks.table import TASKS
@@ -123,7 +124,7 @@ def run_study(
         outdated.set_aside()
         for left in (*(folder / RUNS).glob(".*"), *(folder / TRIALS).glob("tmp*")):  # copies and trials of a killed study
             shutil.rmtree(left, ignore_errors=True)
-        plan += [cell for cell in outdated.changed if cell not in plan and not result_file(folder, cell).exists()]
+        plan += [cell for cell in study_cells(study) if cell not in plan and was_set_aside(folder, cell)]
         waiting = [cell for cell in plan if not is_measured(study, folder, cell)]
         pool, cells = pool or Pool(lambda number: _Here(train), 1), {cell.name: cell for cell in plan}
         with LiveTable(folder / RUNS, pool, total=len(plan), done=len(plan) - len(waiting)) as table:
@@ -137,7 +138,7 @@ def run_study(
                     progress.message(f"{name}: {error}")
                 else:
                     table.advance(name)
-                if on_result is not None:
+                if on_result is not None and any(result_file(folder, cell).exists() for cell in study_cells(study)):
                     unreported[:] = _error_of(on_result)
 
             def tick() -> None:

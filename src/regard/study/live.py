@@ -61,7 +61,9 @@ class LiveTable:
             newest = _newest(self._runs / name / "log.jsonl")
             title = f"Run {name}{', trained: measuring it' if newest.trained else ''}"
             if name in self._rows and self._rows[name][0].name != title:
-                self._rows.pop(name)[1]()
+                row, leave = self._rows.pop(name)
+                row.update(done=newest.step)
+                leave()
             if name not in self._rows:
                 # In a separate context: each is part of the study, not of the previous run.
                 row = stage(title) if newest.trained else stage(title, unit="updates", total=newest.total, done=newest.step or 0)

@@ -40,6 +40,11 @@ def earlier_file(folder: Path, cell: StudyCell) -> Path:
     return folder / EARLIER / f"{cell.name}.json"
 
 
+def was_set_aside(folder: Path, cell: StudyCell) -> bool:
+    """Return whether a run has a result on an earlier test set alone, and its weights, by which it can be measured on this one."""
+    return earlier_file(folder, cell).exists() and not result_file(folder, cell).exists() and has_weights(folder / RUNS / cell.name)
+
+
 def has_weights(run: Path) -> bool:
     """Return whether the weights of a finished run are there."""
     return (run / "model" / "model.safetensors").is_file()

@@ -35,7 +35,7 @@ from regard.errors import CheckpointError, ConfigError, DataError, os_reason
 from regard.input_files import folder_names
 from regard.strict_json import parse_json
 from regard.training.atomic_folder import MANIFEST, STATE, seal_run_files, to_disk, verify_folder
-from regard.training.checkpoint import check_run_files, latest_checkpoint, list_checkpoints, weights_file
+from regard.training.checkpoint import check_run_files, list_checkpoints, weights_file
 from regard.training.lock import LOCK
 from regard.training.precision import fastest_precision, is_emulated
 from regard.training.weights import check_fit, read_weights
@@ -346,7 +346,7 @@ def load_model(folder: Path, build: Callable[[], AnyModel], names: Sequence[str]
             try:
                 model, weights = _load(folder, build, names, sizes_first)
                 if weights.parent.name.startswith("step-"):
-                    which = "the latest" if weights.parent == latest_checkpoint(folder) else "the best by validation"
+                    which = "the latest" if weights.parent in list_checkpoints(folder)[-1:] else "the best by validation"
                     progress.message(f"{folder}: not trained to its end; these are the weights of {weights.parent.name}, {which}")
                 return model, weights
             except CheckpointError:

@@ -11,7 +11,7 @@ from regard.ops.kernels import native
 from regard.ops.kernels.kernel import Kernel, solid
 from regard.ops.kernels.second_order import once_differentiable
 from regard.ops.kernels.structures import ResidualCall
-from regard.ops.tensor_checks import Argument
+from regard.ops.tensor_checks import Argument, is_ordinary
 
 ROWS = 16  # RESIDUAL_ROWS of csrc/calls.h
 _WEIGHT = Argument("weight", "size", "float32", optional=True)
@@ -86,11 +86,12 @@ class _Residual(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        if not torch.is_grad_enabled() or ctx.saved_tensors[0] is not None:
+        if ctx.saved_tensors[0] is not None or (is_ordinary(grad) and not torch.is_grad_enabled()):
             return _Residual._gradients(ctx, grad)
-        # Without a norm it is linear: the gradient is the same dropout of the gradient, which autograd can follow again.
-        change_grad = _Residual.apply(None, grad, None, None, ctx.settings) if ctx.settings[1] > 0 else grad
-        return None if ctx.alone else grad, change_grad.to(ctx.dtype), None, None, None
+        # Without a norm the gradient is a product with what the dropout makes of ones, which autograd and vmap can follow.
+        seed, dropout, eps = ctx.settings
+        kept, *_ = _FORWARD(torch.ones(grad.shape), None, None, None, without=("out", "stats"), seed=seed, dropout=dropout, eps=eps)
+        return None if ctx.alone else grad, (grad * kept).to(ctx.dtype), None, None, None
 
     @staticmethod
     @once_differentiable
