@@ -155,7 +155,7 @@ def test_captions_of_a_file_are_explained_by_cells_and_measured(tmp_path: Path, 
     assert all(figures.comprehensiveness is not None for figures in table.methods)
     told = call("explain", folder, "--method", "weights", "--examples", captions)
     assert told.code == 0
-    assert told.out.decode().startswith(f"1: image of {rows} x {columns} cells, named row,column -> ")
+    assert told.out.decode().splitlines()[1].startswith(f"1: image of {rows} x {columns} cells, named row,column -> ")
     assert call("explain", folder, "--method", "weights", "--examples", tmp_path / "none.tsv").code != 0
 
 

@@ -51,8 +51,8 @@ def entail(
 ) -> None:
     """Classify pairs of premise and hypothesis.
 
-    Each line holds a premise, a tab and a hypothesis. Writes one label per input line, always. An empty line gives an empty
-    line; so does any other line, with an error, and exit code 1 at the end.
+    Each line holds a premise, a tab and a hypothesis. Writes one label per input line, always. A line with an empty
+    premise or hypothesis gives an empty line; so does any other line, with an error, and exit code 1 at the end.
     """
     from regard.tasks.classification_prediction import Entailer, split_pair
 
@@ -63,12 +63,9 @@ def entail(
         if pair is None and line.strip():
             found = counted(line.count("\t") + 1, "column")
             error = f"line {number}: expected a premise, a tab and a hypothesis, found {found}"
-        elif pair is not None and line.strip() and not all(side.strip() for side in pair):
-            error = f"line {number}: the {'hypothesis' if pair[0].strip() else 'premise'} is empty"
-        else:
-            return InputItem(pair or ("", ""), {})
-        write_message(f"error: {error}")
-        return InputItem(None, {"error": error})
+            write_message(f"error: {error}")
+            return InputItem(None, {"error": error})
+        return InputItem(pair or ("", ""), {})
 
     reader = text_reader(("premise", "hypothesis")) if json_input else read
     _write_labels(files, "a premise, a tab and a hypothesis", reader, entailer.entail, json_lines or json_input, timing)
