@@ -72,8 +72,8 @@ RATES = (
 
 
 ESTIMATE_NOTE = (
-    "PFLOP, hours: of one run, the matrix products of its updates alone. Evaluations and measuring come on top. Models of fewer than two "
-    "million parameters take several times as long."
+    "PFLOP, hours: of one run, the matrix products of its updates alone. Evaluations and measuring come on top. Models of less than two "
+    "million parameters take longer: what is no matrix product counts for more in them."
 )
 
 
