@@ -122,7 +122,7 @@ def areas() -> list[list[str]]:
     row, keys = "areas of 3, mean keys, summed values", "mean keys, summed values (Eq. 3, 4)"
     p, updates = (number("study_mechanisms", row, column) for column in ("p, corrected", "updates"))
     ahead(0.05, p, "the limit of p, beside that of areas on dates")
-    more, larger = value("study_mechanisms", row, "difference from"), number("area_sizes", keys, "larger less smaller")
+    more, larger = value("study_mechanisms", row, "difference from Transformer"), number("area_sizes", keys, "larger less smaller")
     ahead(0.05, p_of("area_sizes", keys), "the limit of p, beside that of the size of areas")
     evidence("generated", "areas are better than single positions", "dates", NOT_SHOWN)
     later = number("study_generated", ("dates", "Transformer"), "updates")

@@ -31,7 +31,7 @@ SUGGESTED = ("suggests", "suggests the opposite")
 
 
 def value(table: str, row: str | Sequence[str], column: str) -> Any:
-    """Return a cell: of the row that begins with these cells, in the column of this name, or in the only one that begins with its words.
+    """Return a cell: of the row that begins with these cells, in the column of this name.
 
     Raises:
         SystemExit: there is no such table, row or column; names it.
@@ -40,10 +40,9 @@ def value(table: str, row: str | Sequence[str], column: str) -> Any:
     wanted = [row] if isinstance(row, str) else list(row)
     rows = [cells for cells in found.get("rows", []) if [str(cell) for cell in cells[: len(wanted)]] == wanted]
     columns = found.get("columns", [])
-    named = [name for name in columns if name == column] or [name for name in columns if name.startswith(f"{column} ")]
-    if not rows or len(named) != 1:
-        raise SystemExit(f"{table}.json: no row {wanted} with one column {column!r}")
-    return rows[0][columns.index(named[0])]
+    if not rows or column not in columns:
+        raise SystemExit(f"{table}.json: no row {wanted} with a column {column!r}")
+    return rows[0][columns.index(column)]
 
 
 def number(table: str, row: str | Sequence[str], column: str) -> float:
@@ -149,7 +148,7 @@ def recurrent_translation() -> list[list[str]]:
         [
             "translation, LSTM with four heads",
             "standard attention; areas are not shown to gain",
-            f"{value('study_li2018_lstm', MEANS, 'difference from')} BLEU by mean areas, 95 % interval {interval}",
+            f"{value('study_li2018_lstm', MEANS, 'difference from regular attention')} BLEU by mean areas, 95 % interval {interval}",
             f"[{shown}](studies.md#areas-in-lstms-li-et-al-2018)",
         ],
     ]
@@ -184,7 +183,7 @@ def transformer_translation() -> list[list[str]]:
             evidence("li2018_translation", hypothesis, data, NOT_SHOWN)
     wide, several = unshown("li2019_plateau", "crossed co-attention is better than the Transformer", "multi30k")
     areas = within_spread(table, MEANS, "Transformer", "mean")
-    shorter = value("study_li2018_translation", ("Multi30k en-de", MEANS), "difference from")
+    shorter = value("study_li2018_translation", ("Multi30k en-de", MEANS), "difference from regular attention")
     interval, shown = unshown("li2018_characters", learned, "multi30k")
     return [
         [
@@ -196,13 +195,13 @@ def transformer_translation() -> list[list[str]]:
         [
             "translation, Transformer, characters",
             "standard attention; area features (Eq. 9) are ahead, but not shown to gain",
-            f"{value('study_li2018_characters', FEATURES, 'difference from')} BLEU by area features, 95 % interval {interval}",
+            f"{value('study_li2018_characters', FEATURES, 'difference from regular attention')} BLEU by area features, 95 % interval {interval}",
             f"[{shown}](studies.md#areas-in-transformers-li-et-al-2018)",
         ],
         [
             "translation, one encoder or two crossed ones",
             "one encoder; crossed co-attention is not shown to gain",
-            f"{value('study_li2019_plateau', 'crossed co-attention', 'difference from')} BLEU by crossed co-attention, "
+            f"{value('study_li2019_plateau', 'crossed co-attention', 'difference from Transformer')} BLEU by crossed co-attention, "
             f"95 % interval {wide}",
             f"[{several}](studies.md#choosing-among-thirty-checkpoints)",
         ],
@@ -215,11 +214,11 @@ def two_languages() -> list[list[str]]:
     table = read(RESULTS / "study_two_inputs.json")
     names = [row[1] for row in table["rows"] if row[0] == data]
     for row in table["rows"]:
-        gained, p = (str(value("study_two_inputs", row[:2], column)) for column in ("difference from", "p, corrected"))
+        gained, p = (str(value("study_two_inputs", row[:2], column)) for column in ("difference from English alone", "p, corrected"))
         if row[1] != alone and gained.startswith("+") and (p.startswith("<") or float(p.split()[0]) < LEVEL):
             raise SystemExit(f"study_two_inputs.json: {row[0]}, {row[1]} gains {gained}, but the page says that none is shown to")
     best = max((name for name in names if name != alone), key=lambda name: number("study_two_inputs", (data, name), "BLEU"))
-    gain, interval = (value("study_two_inputs", (data, best), column) for column in ("difference from", "95 % interval"))
+    gain, interval = (value("study_two_inputs", (data, best), column) for column in ("difference from English alone", "95 % interval"))
     for share in SHARES:
         lead("two_inputs", (data, joined), [(data, name) for name in names if name != joined], f"{share:.0%} hidden")
     hidden = f"{SHARES[-1]:.0%} hidden"
@@ -245,7 +244,7 @@ def pictures() -> list[list[str]]:
     """Return the rows on a sentence and a picture."""
     evidence("image_german", "two encoders in series with the photograph are better than English alone", "image_en", NOT_SHOWN)
     row = ("Multi30k in Flickr8k, photograph and English to German", "two encoders, serial")
-    loss, interval = (value("study_image_german", row[1], column) for column in ("difference from", "95 % interval"))
+    loss, interval = (value("study_image_german", row[1], column) for column in ("difference from English alone", "95 % interval"))
     return [
         both_needed(),
         [
