@@ -19,6 +19,7 @@ To add runs to a kept study, copy its folder to runs/NAME and start `regard comp
 from __future__ import annotations
 
 import csv
+import json
 import shutil
 import tempfile
 from pathlib import Path
@@ -31,14 +32,15 @@ from regard.config.study import load_study
 from regard.metrics.seeds import MAX_SEEDS
 from regard.study import build_report, write_report
 from regard.study.findings import POWER, p_text
-from regard.study.report_files import write_style
+from regard.study.report import Report
+from regard.study.report_files import by_length, write_style
 
 STYLE = "report.css"
 LEFT_OUT = ("p", "s per update", "tokens/s", "MiB", "lines/s")
 
 
-def tables(name: str, reports: Path, out: Path) -> None:
-    """Write the tables of a study from its report."""
+def tables(name: str, found: Report, reports: Path, out: Path) -> None:
+    """Write the tables of a study from its report and from the files of it."""
     folder = reports / name
     report = read(folder / "report.json")
     with (folder / "report.csv").open(encoding="utf-8", newline="") as file:
@@ -55,14 +57,11 @@ def tables(name: str, reports: Path, out: Path) -> None:
     )
     shown = [[row[number] for number in kept] for row in rows]
     write(out / f"study_{name}.json", [head[number] for number in kept], shown, note, findings=report["findings"])
-    ranges = list(dict.fromkeys(words for row in report["rows"] for words in row["by_length"]))
-    if ranges and report["study"]["metric"] in (None, "BLEU"):
-        lengths = [
-            [named[0], named[1], *(round(row["by_length"][words], 1) if words in row["by_length"] else None for words in ranges)]
-            for named, row in zip(rows, report["rows"], strict=True)
-        ]
-        note = "BLEU by source length in words, mean over the runs."
-        write(out / f"study_{name}_length.json", ["data", "variant", *ranges], lengths, note)
+    lengths = by_length(found)
+    if lengths is not None and report["study"]["metric"] in (None, "BLEU"):
+        columns, cells = lengths
+        numbers = [[data, variant, *(json.loads(cell) if cell else None for cell in rest)] for data, variant, *rest in cells]
+        write(out / f"study_{name}_length.json", columns, numbers, "BLEU by source length in words, mean over the runs.")
 
 
 def _precisions(configs: Path) -> str:
@@ -99,14 +98,15 @@ def _losses(path: Path) -> list[float]:
     return [point["loss"] for point in read(path)["curve"]] if path.exists() else []
 
 
-def report_again(name: str, kept: Path, reports: Path) -> None:
-    """Write the report of a study from its kept results, the study's file as it is now, and keep it."""
-    study = load_study(ROOT / "studies" / f"{name}.yaml", data="data")
+def report_again(name: str, kept: Path, reports: Path) -> Report:
+    """Write and return the report of a study from its kept results, the study's file as it is now, and keep it."""
+    report = build_report(load_study(ROOT / "studies" / f"{name}.yaml", data="data"), kept / name)
     (reports / name).mkdir()
-    write_report(build_report(study, kept / name), reports / name, style=f"../{STYLE}")
+    write_report(report, reports / name, style=f"../{STYLE}")
     write_style(kept / STYLE)
     for part in ("report.md", "report.html"):
         shutil.copy(reports / name / part, kept / name / part)
+    return report
 
 
 def keep(name: str, runs: Path, kept: Path) -> None:
@@ -161,8 +161,8 @@ def main() -> None:
         for name in arguments.names:
             if not arguments.kept:
                 keep(name, arguments.runs, kept)
-            report_again(name, kept, Path(folder))
-            tables(name, Path(folder), arguments.out)
+            report = report_again(name, kept, Path(folder))
+            tables(name, report, Path(folder), arguments.out)
             if load_study(ROOT / "studies" / f"{name}.yaml", data="data").checkpoints:
                 loss_table(name, kept, arguments.out)
     write_findings(arguments.out)

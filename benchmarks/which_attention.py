@@ -185,6 +185,7 @@ def transformer_translation() -> list[list[str]]:
     areas = within_spread(table, MEANS, "Transformer", "mean")
     shorter = value("study_li2018_translation", ("Multi30k en-de", MEANS), "difference from regular attention")
     interval, shown = unshown("li2018_characters", learned, "multi30k")
+    ahead = value("study_li2018_characters", FEATURES, "difference from regular attention")
     return [
         [
             "translation, Transformer, sub-words",
@@ -195,7 +196,7 @@ def transformer_translation() -> list[list[str]]:
         [
             "translation, Transformer, characters",
             "standard attention; area features (Eq. 9) are ahead, but not shown to gain",
-            f"{value('study_li2018_characters', FEATURES, 'difference from regular attention')} BLEU by area features, 95 % interval {interval}",
+            f"{ahead} BLEU by area features, 95 % interval {interval}",
             f"[{shown}](studies.md#areas-in-transformers-li-et-al-2018)",
         ],
         [

@@ -16,7 +16,7 @@ from regard.config import validate
 from regard.config.study import StudyCell, StudyConfig, load_study
 from regard.errors import ConfigError, DataError
 from regard.study import build_report, write_report
-from regard.study.report_files import conclusions, curves, findings, markdown, table, write_style
+from regard.study.report_files import by_length, conclusions, curves, findings, markdown, table, write_style
 from regard.study.results import result_file
 
 TEST = {"classification": {"examples": "a.tsv"}, "lm": {"text": "a.txt"}, "captioning": {"captions": "a.txt", "images": "a.tar"}}
@@ -341,7 +341,8 @@ def test_rows_by_length_that_not_all_runs_have_are_left_out(tmp_path: Path) -> N
         path = result_file(tmp_path, StudyCell(data="a", variant="plain", seed=seed))
         path.write_text(json.dumps({**json.loads(path.read_text()), "by_length": rows}))
     report = build_report(study_of("classification", seeds=(1, 2)), tmp_path, samples=1)
-    assert [row.by_length for row in report.rows if row.variant == "plain"] == [{"0-8": 31.0}]
+    assert [row.by_length for row in report.rows if row.variant == "plain"] == [{"0-8": (4, 31.0)}]
+    assert by_length(report) == (["data", "variant", "0-8"], [["a", "number of sentences", "4"], ["a", "plain", "31.0"]])
 
 
 @pytest.mark.parametrize(

@@ -38,7 +38,7 @@ class Row(NamedTuple):
         scores: means of all scores, by name.
         areas: share of the attention on areas of each size, mean over the runs.
         ranks: per run the test rank of the checkpoint selected by validation, and the number of checkpoints.
-        by_length: translations: mean BLEU by source length in words.
+        by_length: translations: sentences and mean BLEU by source length in words.
         published: published figure for comparison.
         command: training command of the first run.
     """
@@ -58,7 +58,7 @@ class Row(NamedTuple):
     scores: dict[str, float]
     areas: dict[str, float]
     ranks: list[tuple[int, int]]
-    by_length: dict[str, float]
+    by_length: dict[str, tuple[int, float]]
     published: float | str | None
     command: str
 
@@ -233,10 +233,11 @@ def _row(study: StudyConfig, data: str, variant: str, runs: Sequence[dict[str, A
     )
 
 
-def _by_length(runs: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+def _by_length(runs: Sequence[Mapping[str, Any]]) -> dict[str, tuple[int, float]]:
     # Rows that all runs have, of as many sentences: another version may have measured some of the runs.
     found = [{(words, count): score for words, count, score in run.get("by_length") or []} for run in runs]
-    return {row[0]: statistics.mean(each[row] for each in found) for row in found[0] if all(row in each for each in found)}
+    shared = [row for row in found[0] if all(row in each for each in found)]
+    return {words: (count, statistics.mean(each[words, count] for each in found)) for words, count in shared}
 
 
 def _median(values: Sequence[float | None]) -> float | None:

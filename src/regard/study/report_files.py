@@ -7,6 +7,7 @@ import html
 import io
 from collections import Counter
 from collections.abc import Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import Any, Literal
 
@@ -85,16 +86,18 @@ def _p_value(value: float | None, over: str | None, paired: bool) -> str:
 
 
 def by_length(report: Report) -> tuple[list[str], list[list[str]]] | None:
-    """Return BLEU by source length in words as columns and rows, or None."""
+    """Return BLEU by source length in words as columns and rows, after a row with the numbers of sentences; or None."""
     ranges = list(dict.fromkeys(words for row in report.rows for words in row.by_length))
     if not ranges:
         return None
-    study = report.study
-    rows = [
-        [study.data[row.data].title or row.data, study.variants[row.variant].title or row.variant]
-        + [_number(row.by_length.get(words), ".1f") for words in ranges]
-        for row in report.rows
-    ]
+    study, rows = report.study, list[list[str]]()
+    for name, found in groupby(report.rows, lambda row: row.data):
+        data, measured = study.data[name].title or name, list(found)
+        counts = [{str(row.by_length[words][0]) for row in measured if words in row.by_length} for words in ranges]
+        rows.append([data, SENTENCES, *(", ".join(sorted(each, key=int)) for each in counts)])
+        for row in measured:
+            scores = [f"{row.by_length[words][1]:.1f}" if words in row.by_length else "" for words in ranges]
+            rows.append([data, study.variants[row.variant].title or row.variant, *scores])
     return ["data", "variant", *ranges], rows
 
 
@@ -154,6 +157,7 @@ METHODS_NOTE = (
     "on a model of shuffled weights, near 0 is good. Mean ± standard deviation over the seeds."
 )
 LENGTHS = "BLEU by source length in words, mean over the runs (few sentences vary much)"
+SENTENCES = "number of sentences"
 VERDICTS = (
     f"Gain: of the variant that the hypothesis calls better. The verdict rests on a p-value below {LEVEL}, corrected for all hypotheses of "
     f'the study (Holm). From {SEEDS} seeds on it is "holds" or "the opposite holds", with fewer "suggests" or "suggests the opposite". '
