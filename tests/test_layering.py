@@ -23,7 +23,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "strict_json": set(),
     "constructor_checks": {"errors"},
     "progress": set(),
-    "input_files": {"progress"},
+    "input_files": {"errors", "progress"},
     "cores": set(),
     "jobs": {"errors", "strict_json", "progress", "cores"},
     "config": {"errors", "input_files", "mechanisms"},

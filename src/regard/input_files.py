@@ -9,6 +9,7 @@ import stat
 import threading
 from pathlib import Path
 
+from regard.errors import CheckpointError
 from regard.progress import message
 
 LOST_AND_FOUND = "lost+found"
@@ -55,6 +56,23 @@ def folder_names(folder: Path) -> set[str]:
         set()
     """
     return {path.name for path in folder.iterdir() if path.name != LOST_AND_FOUND or not path.is_dir()}
+
+
+def check_run_exists(folder: Path) -> Path:
+    """Return the folder of a run.
+
+    Raises:
+        CheckpointError: there is no such folder.
+
+    Example:
+        >>> check_run_exists(Path("no-such-run"))
+        Traceback (most recent call last):
+            ...
+        regard.errors.CheckpointError: no-such-run: no such run folder
+    """
+    if not folder.is_dir():
+        raise CheckpointError(f"{folder}: no such run folder")
+    return folder
 
 
 def is_device(found: os.stat_result) -> bool:

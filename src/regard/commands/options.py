@@ -13,6 +13,7 @@ from typing import Annotated, Literal
 import typer
 
 from regard.errors import ConfigError, os_reason
+from regard.input_files import check_run_exists
 
 DecodingPrecision = Literal["float32", "bfloat16", "int8"]
 LinkUnit = Literal["word", "character"]
@@ -33,7 +34,7 @@ HardMode = Literal["sample", "argmax", "expected"]
 ListedTable = Literal["mechanisms", "tasks", "settings"]
 Device = Literal["cpu", "cuda"]
 
-RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="a run folder made by `regard train`")]
+RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="a run folder made by `regard train`", callback=check_run_exists)]
 Files = Annotated[list[Path] | None, typer.Argument(metavar="[FILE]...", help="text files; default: standard input")]
 SecondSource = Annotated[
     Path | None, typer.Option(help="second inputs, line by line with the first, for a model that reads two; - is standard input")

@@ -32,7 +32,7 @@ from regard.config import RunConfig, describe_changes, dump_config, load_config,
 from regard.data.lines import write_files
 from regard.data.vocabulary import Vocabulary
 from regard.errors import CheckpointError, ConfigError, DataError, os_reason
-from regard.input_files import folder_names
+from regard.input_files import check_run_exists, folder_names
 from regard.strict_json import parse_json
 from regard.training.atomic_folder import MANIFEST, STATE, seal_run_files, to_disk, verify_folder
 from regard.training.checkpoint import check_run_files, list_checkpoints, weights_file
@@ -80,9 +80,7 @@ def run_task(folder: Path) -> str:
             ...
         regard.errors.CheckpointError: no-such-run: no such run folder
     """
-    if not folder.is_dir():
-        raise CheckpointError(f"{folder}: no such run folder")
-    if not (folder / CONFIG).is_file():
+    if not (check_run_exists(folder) / CONFIG).is_file():
         raise CheckpointError(f"{folder}: not a run folder, it has no {CONFIG}")
     check_inside(folder)
     try:
