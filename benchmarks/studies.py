@@ -22,6 +22,7 @@ import csv
 import json
 import shutil
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,7 @@ from harness import RESULTS, ROOT, not_done, options, read, write
 from regard.config.study import load_study
 from regard.metrics.seeds import MAX_SEEDS
 from regard.study import build_report, write_report
-from regard.study.findings import POWER, p_text
+from regard.study.findings import POWER, SEEDS, p_text
 from regard.study.report import Report
 from regard.study.report_files import by_length, write_style
 
@@ -122,30 +123,49 @@ def keep(name: str, runs: Path, kept: Path) -> None:
         shutil.copytree(folder / part, kept / name / part, dirs_exist_ok=True)
 
 
+def false_discovery_rates(p_values: Sequence[float]) -> list[float]:
+    """Correct p-values by the procedure of Benjamini and Hochberg (1995).
+
+    Example:
+        >>> false_discovery_rates([0.01, 0.04, 0.03])
+        [0.03, 0.04, 0.04]
+    """
+    order = sorted(range(len(p_values)), key=p_values.__getitem__)
+    found, least = [1.0] * len(order), 1.0
+    for rank, place in reversed(list(enumerate(order, start=1))):
+        least = min(least, p_values[place] * len(order) / rank)
+        found[place] = least
+    return found
+
+
 def write_findings(out: Path) -> None:
     """Write the table of all hypotheses, from the tables of the studies."""
     rows: list[list[Any]] = []
-    for path in sorted(out.glob("study_*.json")):
-        for found in read(path).get("findings", []):
-            gain = None if found["gain"] is None else round(found["gain"], 3)
-            corrected = None if found["corrected"] is None else p_text(found["corrected"]).removeprefix("= ")
-            interval = None
-            if (ends := found["interval"]) is not None:
-                decimals = 3 if max(map(abs, ends)) < 0.5 else 2  # captions are scored up to about 1
-                interval = " to ".join(f"{end:+.{decimals}f}" for end in ends)
-            needed = None
-            if found["over"] == "seeds and items":
-                needed = f"over {MAX_SEEDS:,}" if found["needed"] is None else str(found["needed"])
-            row = [path.stem.removeprefix("study_"), found["says"], found["data"], found["published"], gain, interval, corrected]
-            over = f"{found['over']}, paired" if found["paired"] and found["over"] != "items" else found["over"]
-            rows.append([*row, over, found["runs"], needed, found["verdict"]])
+    findings = [(path, found) for path in sorted(out.glob("study_*.json")) for found in read(path).get("findings", [])]
+    tested = [number for number, (_, found) in enumerate(findings) if found["over"] == "seeds and items" and found["runs"] >= SEEDS]
+    rates = dict(zip(tested, false_discovery_rates([findings[number][1]["p_value"] for number in tested]), strict=True))
+    for number, (path, found) in enumerate(findings):
+        gain = None if found["gain"] is None else round(found["gain"], 3)
+        corrected = None if found["corrected"] is None else p_text(found["corrected"]).removeprefix("= ")
+        interval = None
+        if (ends := found["interval"]) is not None:
+            decimals = 3 if max(map(abs, ends)) < 0.5 else 2  # captions are scored up to about 1
+            interval = " to ".join(f"{end:+.{decimals}f}" for end in ends)
+        needed = None
+        if found["over"] == "seeds and items":
+            needed = f"over {MAX_SEEDS:,}" if found["needed"] is None else str(found["needed"])
+        rate = p_text(rates[number]).removeprefix("= ") if number in rates else None
+        row = [path.stem.removeprefix("study_"), found["says"], found["data"], found["published"], gain, interval, corrected, rate]
+        over = f"{found['over']}, paired" if found["paired"] and found["over"] != "items" else found["over"]
+        rows.append([*row, over, found["runs"], needed, found["verdict"]])
     note = (
         "`python benchmarks/studies.py`. Gain: of the variant that the hypothesis calls better, in the study's main score. p: corrected "
-        "for all hypotheses of the study (Holm). Over: what interval and p cover; one seed says nothing about seeds. Below 0.05, three "
-        "seeds *hold*, one or two *suggest*. Seeds needed: of each variant, to find such a gain with a power of "
-        f"{POWER:.0%}, if seeds spread as these do."
+        "for all hypotheses of the study (Holm). q: p corrected for the false discovery rate (Benjamini and Hochberg 1995) over all "
+        f"studies, of the {len(tested)} hypotheses with {SEEDS} seeds or more; verdicts do not use it. Over: what interval and p cover; "
+        "one seed says nothing about seeds. Below 0.05, three seeds *hold*, one or two *suggest*. Seeds needed: of each variant, to find "
+        f"such a gain with a power of {POWER:.0%}, if seeds spread as these do."
     )
-    columns = ["study", "hypothesis", "data", "published gain", "measured gain", "95 % interval", "p, corrected", "over", "seeds"]
+    columns = ["study", "hypothesis", "data", "published gain", "measured gain", "95 % interval", "p, corrected", "q", "over", "seeds"]
     columns += ["seeds needed", "verdict"]
     write(out / "study_findings.json", columns, rows, note)
 

@@ -41,13 +41,6 @@ def test_the_page_is_short() -> None:
     ("name", "key", "column", "cell", "message"),
     [
         ("study_findings", HOPS, "verdict", "not shown", "'not shown', but the page rests on"),
-        (
-            "word_links",
-            ("reverse", "Transformer, areas of 3"),
-            "mean over heads",
-            "3.1 (3.0 to 3.2)",
-            "mean of heads: 3.1 is not above",
-        ),
         ("pointing", ("reverse", "Transformer, areas of 3", "known"), "alignment error, %", "7.1 (7.0 to 7.2)", "is not above 7.1"),
         ("explain_best", ("reverse", "Luong"), "most comprehensive method", "weights", "one model, beside"),
         ("language", ("Flickr8k captions", "plain"), "perplexity, continuous", "31.7 [31.1, 32.3]", "groups of captions: 0.0 is not above"),

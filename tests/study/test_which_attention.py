@@ -52,7 +52,7 @@ def verdict(hypothesis: list[str], word: str) -> Change:
     return change
 
 
-FUSION = ["lin2017_entailment", "gated fusion is better than concatenation", "sick"]
+FUSION = ["lin2017_entailment", "gated fusion is better than features", "sick"]
 
 
 @pytest.mark.parametrize(
