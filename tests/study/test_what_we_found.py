@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from regard.metrics.seeds import LEVEL
+
 ROOT = Path(__file__).parents[2]
 HOPS = ("lin2017_entailment", "several hops are better than one", "sick")
 
@@ -57,11 +59,18 @@ def test_a_finding_that_its_table_contradicts_is_refused(
         script.rows()
 
 
-def test_the_studies_page_counts_the_verdicts_that_hold() -> None:
+def test_the_studies_page_counts_the_verdicts_that_hold(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    from which_attention import LOOKED
+
     table = json.loads((ROOT / "docs" / "results" / "study_findings.json").read_text(encoding="utf-8"))
     verdicts = [row[table["columns"].index("verdict")] for row in table["rows"]]
     seeds = {row[table["columns"].index("seeds")] for row, verdict in zip(table["rows"], verdicts, strict=True) if "holds" in verdict}
     holding = sum("holds" in verdict for verdict in verdicts)
     count = {14: "Fourteen", 15: "Fifteen", 16: "Sixteen", 17: "Seventeen", 18: "Eighteen"}[holding]
     assert seeds == {3}
+    columns = [table["columns"].index(name) for name in ("study", "q")]
+    held = [[row[place] for place in columns] for row, verdict in zip(table["rows"], verdicts, strict=True) if "holds" in verdict]
+    assert sum(float(q.removeprefix("< ")) >= LEVEL for _, q in held) == 3, "the page says how many no longer hold over all studies"
+    assert sum(study in LOOKED for study, _ in held) == 11, "the page says how many are of studies whose results had been read"
     assert f"{count} verdicts hold, all with three seeds." in (ROOT / "docs" / "studies.md").read_text(encoding="utf-8")

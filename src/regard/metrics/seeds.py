@@ -169,10 +169,11 @@ def compare_seeds(
 
         p = P(|sqrt((s_A^2 + s_B^2) / n) T_v + e Z| >= |difference|)
 
-    with Student's T, of Welch's (1947) degrees of freedom v between n - 1 and 2 n - 2, for the few seeds, and an independent normal Z for
-    the many items (below 100, Student's T of N - 1 degrees of freedom), drawn `samples` times. p is at least 2^(1 - N), what a sign test
-    says where all N items agree. A hierarchical bootstrap of few seeds finds too many differences if they spread much, since it
-    resamples observed seeds only (`benchmarks/seed_test.py`). So does Welch's test of unequal numbers of runs, which are refused.
+    with Student's T, of Welch's (1947) degrees of freedom v between n - 1 and 2 n - 2, rounded down to a tenth, for the few seeds, and an
+    independent normal Z for the many items (below 100, Student's T of N - 1 degrees of freedom), drawn `samples` times. p is at least
+    2^(1 - N), what a sign test says where all N items agree. A hierarchical bootstrap of few seeds finds too many differences if they
+    spread much, since it resamples observed seeds only (`benchmarks/seed_test.py`). So does Welch's test of unequal numbers of runs, which
+    are refused.
 
     Single runs have no s: e is then that of these runs, and the p-value covers test items only. Without item scores there is no e, and it
     covers seeds only.
