@@ -187,6 +187,19 @@ def test_a_run_of_another_task_is_refused_with_the_formats_that_export_it(tmp_pa
         export_run(tmp_path / "labels", tmp_path / "out")
 
 
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (["--out", "engine"], "--format: missing; expected ctranslate2, onnx or html"),
+        (["--format", "onnx", "--out", "model.html"], "--out model.html: the name of a page, but --format onnx writes a folder"),
+    ],
+)
+def test_the_format_is_never_guessed_from_the_name_of_a_folder(tmp_path: Path, given: list[str], message: str) -> None:
+    found = CliRunner().invoke(app, ["export", str(tmp_path), *given])
+    assert isinstance(found.exception, ConfigError)
+    assert str(found.exception) == message
+
+
 def test_the_command_writes_the_folder(tmp_path: Path) -> None:
     model = {"type": "transformer", "embed_dim": 14, "ff_dim": 11, "num_heads": 2, "encoder_layers": 1, "decoder_layers": 1}
     run = trained(tmp_path, kind="word", model=model)

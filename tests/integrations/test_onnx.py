@@ -370,7 +370,7 @@ def test_the_command_writes_a_folder_and_names_what_is_wrong(tmp_path: Path) -> 
     assert {path.name for path in out.iterdir()} == {"encoder.onnx", "step.onnx", "interface.json", "vocabulary.json"}
     again = CliRunner().invoke(app, given)
     assert (again.exit_code, "not empty" in str(again.exception)) == (1, True)
-    halved = CliRunner().invoke(app, ["export", str(run), "--weights", "int8", "--out", str(tmp_path / "more")])
+    halved = CliRunner().invoke(app, ["export", str(run), "--format", "ctranslate2", "--weights", "int8", "--out", str(tmp_path / "more")])
     assert isinstance(halved.exception, ConfigError)
     with pytest.raises(CheckpointError, match=r"interface\.json"):
         OnnxModel(run)

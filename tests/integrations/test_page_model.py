@@ -255,7 +255,7 @@ def compare_maps(own: dict[str, Any], other: dict[str, Any]) -> None:
 
 def test_a_typed_sentence_is_shown_in_every_view_and_nothing_is_asked_of_anyone(driver: Any, tmp_path: Path) -> None:  # noqa: F811
     run = trained(tmp_path, model=FAMILIES["area"])
-    found = CliRunner().invoke(app, ["export", str(run), "--format", "html", "--out", str(tmp_path / "model.html")])
+    found = CliRunner().invoke(app, ["export", str(run), "--out", str(tmp_path / "model.html")])
     assert found.exit_code == 0, found.output
     driver.get("about:blank")
     driver.get_log("browser")

@@ -96,7 +96,7 @@ CASES = {
     "check": Case("{}/run", (LOADING, "Checking ")),
     "compare": Case("{}/study.yaml --out {}/study", ("Run ", "Translating", "Writing the report", "Significance test")),
     "serve": Case("{}/run --port 0", (LOADING,), lines=1),
-    "export": Case("{}/run --out {}/exported", ("Exporting ",), lines=1),
+    "export": Case("{}/run --format ctranslate2 --out {}/exported", ("Exporting ",), lines=1),
     "import": Case("{}/joey --from joeynmt --out {}/imported", ("Importing ",), lines=1),
     "demo": Case("--out {}/demo", ("Generating dates", "Training", "Translating", "Aligning", "Writing the pictures")),
     "parameters": Case("{}/run/config.yaml", ("Building the model",)),

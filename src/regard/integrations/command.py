@@ -10,6 +10,7 @@ import typer
 
 from regard import progress
 from regard.errors import ConfigError
+from regard.input_files import check_run_exists
 
 commands = typer.Typer()
 
@@ -17,6 +18,7 @@ commands = typer.Typer()
 WeightKind = Literal["float32", "float16", "int8"]
 Toolkit = Literal["marian", "fairseq", "joeynmt"]
 Function = Literal["relu", "swish", "gelu"]
+Format = Literal["ctranslate2", "onnx", "html"]
 WRITTEN = {
     "ctranslate2": "a model for CTranslate2",
     "onnx": "ONNX graphs, described in interface.json",
@@ -26,15 +28,16 @@ WRITTEN = {
 
 @commands.command()
 def export(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="a run folder made by `regard train`")],
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="a run folder made by `regard train`", callback=check_run_exists)],
     out: Annotated[Path, typer.Option("--out", "-o", help="output folder; html: the file")],
-    format: Annotated[Literal["ctranslate2", "onnx", "html"], typer.Option(help="format of the export")] = "ctranslate2",
+    format: Annotated[Format | None, typer.Option(help="format of the export; default: html for a file named *.html")] = None,
     weights: Annotated[WeightKind, typer.Option(help="onnx, html: how matrices are stored")] = "float32",
 ) -> None:
     """Export a run to ONNX, CTranslate2 or one offline page.
 
     ONNX and the page take runs of every task, CTranslate2 standard Transformers.
     """
+    format = _export_format(format, out)
     with progress.stage(f"Exporting {run}"):
         if format == "onnx":
             from regard.integrations import onnx
@@ -53,6 +56,20 @@ def export(
 
             ctranslate2.export_run(run, out)
     _say(f"{out}: {WRITTEN[format]}")
+
+
+def _export_format(given: Format | None, out: Path) -> Format:
+    """Return the format that is given, or that the name of a page has.
+
+    Raises:
+        ConfigError: neither is there, or a folder has the name of a page.
+    """
+    page = out.suffix.lower() in (".html", ".htm")
+    if given is None and not page:
+        raise ConfigError("--format: missing; expected ctranslate2, onnx or html")
+    if page and given not in (None, "html"):
+        raise ConfigError(f"--out {out}: the name of a page, but --format {given} writes a folder")
+    return given or "html"
 
 
 @commands.command("import")
