@@ -16,7 +16,17 @@ from torch import nn
 import regard.attention
 import regard.integrations.torch
 import regard.models
-from regard.attention import Areas, Attention, DotScore, HardChoice, KeyValueAttention, MultiHeadAttention, NonLocal
+from regard.attention import (
+    AdditiveScore,
+    Areas,
+    Attention,
+    DotScore,
+    GeneralScore,
+    HardChoice,
+    KeyValueAttention,
+    MultiHeadAttention,
+    NonLocal,
+)
 from regard.constructor_checks import Count, Share, Size, checked
 from regard.errors import ConfigError
 from tests.attention.mechanisms import MECHANISMS
@@ -110,7 +120,16 @@ PLAIN = r"max_area should be a whole number of at least 1, or a pair \(height, w
         (lambda: MultiHeadAttention(6, 0), "num_heads should be greater than or equal to 1, found 0"),
         (lambda: MultiHeadAttention(True, 1), "embed_dim should be a valid integer, found True"),
         (lambda: MultiHeadAttention(6, 2, score=[DotScore()]), "1 scores for 2 heads"),
-        (lambda: Attention(DotScore), "score should be an instance of AdditiveScore or .*found <class"),
+        (lambda: Attention(DotScore), "score should be an instance of AdditiveScore, .* or LocationScore, found <class"),
+        (
+            lambda: MultiHeadAttention(6, 2, score="additive"),
+            "score should be an instance of AdditiveScore, ConcatScore, .*GeneralScore or LocationScore, found 'additive'",
+        ),
+        (
+            lambda: MultiHeadAttention(6, 2, score=AdditiveScore(6, 6, 4)),
+            "score: AdditiveScore takes query of size 6, expected 3, the size of a head",
+        ),
+        (lambda: MultiHeadAttention(6, 2, score=[DotScore(), GeneralScore(3, 6)]), "score: GeneralScore takes key of size 6, expected 3"),
         (lambda: Attention("dot"), "score should be .*found 'dot'"),
         (lambda: Areas(0), rf"^Areas: {PLAIN}, found 0$"),
         (lambda: Areas("x"), rf"^Areas: {PLAIN}, found 'x'$"),

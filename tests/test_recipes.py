@@ -48,6 +48,19 @@ def test_what_a_user_sets_wins_even_where_it_is_the_default() -> None:
     assert config.training.batch_tokens == recipe_for("rnn", 3_000).settings["training"]["batch_tokens"] != defaults.training.batch_tokens
 
 
+@pytest.mark.parametrize(
+    ("settings", "updates"),
+    [
+        ([], 200),
+        (["training.max_updates=9999"], 200),
+        (["training.max_updates=200"], 40),
+        (["training.max_updates=200", "training.warmup_updates=150"], 150),
+    ],
+)
+def test_the_warm_up_of_a_recipe_takes_a_fifth_of_the_updates_at_most(settings: list[str], updates: int) -> None:
+    assert with_recipe(load_config(None, ["recipe=rnn-3k", *settings]), 3_000).training.warmup_updates == updates
+
+
 def test_no_recipe_changes_nothing() -> None:
     config = load_config(None, ["training.epochs=3"])
     assert with_recipe(config, 3_000) is config

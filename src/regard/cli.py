@@ -103,6 +103,9 @@ def _run(display: Display) -> int:
     except BrokenPipeError:
         raise
     except Exception as error:
+        # pydantic's core turns an interrupt while it builds a model into an error of its own.
+        if type(error).__module__.startswith("pydantic_core") and "KeyboardInterrupt" in str(error):
+            return 130
         # A usage error. The class is click's, which typer vendors under another name.
         if type(error).__name__ == "NoArgsIsHelpError":  # unchanged: the help with its line breaks
             print(error, file=sys.stderr)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import reprlib
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import cache, wraps
 from typing import Annotated, Any, Concatenate, ParamSpec, TypeVar
 
@@ -31,6 +31,9 @@ Positive = Annotated[float, Gt(0)]
 """A positive number."""
 SizeOrPair = Annotated[Size | tuple[Size, Size], "should be a whole number of at least 1, or a pair (height, width) of them for a grid"]
 """A length, or a height and a width; the message of a wrong one is the text."""
+
+
+INSTANCE = "should be an instance of "
 
 
 def checked(init: Callable[Concatenate[Self, Parameters], None]) -> Callable[Concatenate[Self, Parameters], None]:
@@ -77,8 +80,16 @@ def _check(owner: str, init: Callable[..., None], given: dict[str, Any]) -> None
             name = str(item["loc"][0])
             own = [text for text in fields[name].metadata if isinstance(text, str) and item["type"] != "less_than_equal"]
             found.setdefault(name, []).append(own[0] if own else item["msg"].removeprefix("Input "))
-        problems = (f"{name} {' or '.join(dict.fromkeys(texts))}, found {reprlib.repr(given[name])}" for name, texts in found.items())
+        problems = (f"{name} {_either(texts)}, found {reprlib.repr(given[name])}" for name, texts in found.items())
         raise ConfigError(f"{owner}: {'; '.join(problems)}") from None
+
+
+def _either(texts: Iterable[str]) -> str:
+    """Join what each member of a union expects; classes as one list, and without what pydantic says of text where a sequence may stand."""
+    told = list(dict.fromkeys(text for text in texts if not text.startswith("'str' instances")))
+    classes = [text.removeprefix(INSTANCE) for text in told if text.startswith(INSTANCE)]
+    named = [INSTANCE + " or ".join(filter(None, (", ".join(classes[:-1]), classes[-1])))] if classes else []
+    return " or ".join([*named, *(text for text in told if not text.startswith(INSTANCE))])
 
 
 @cache

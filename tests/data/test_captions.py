@@ -103,8 +103,10 @@ def test_a_name_in_two_folders_of_a_tar_is_missing_rather_than_guessed(folder: P
 
 def test_missing_images_are_an_error_with_the_first_and_the_count(folder: Path) -> None:
     path = write(folder / "captions.tsv", "a.jpg\ta\nx.jpg\tb\nc.jpg\tc\ny.jpg\td\n")
-    with pytest.raises(DataError, match=r"captions.tsv, line 2: no image x.jpg in .*images \(2 of 4 images are missing\)"):
+    with pytest.raises(DataError, match=r"captions.tsv, line 2: no image x.jpg in .*images \(2 of 4 images are missing\)$"):
         read_captions(path, folder / "images")
+    with pytest.raises(DataError, match=r"4 images are missing\); this is the folder of the captions, --images names another"):
+        read_captions(path)
     with pytest.raises(DataError, match="nowhere: no such folder or archive"):
         read_captions(path, folder / "nowhere")
 
@@ -116,6 +118,7 @@ def test_regions_meet_their_images(folder: Path) -> None:
     assert [example.regions for example in found] == [None, {"bus": ((0.0, 0.25, 0.5, 1.0),), "cat": ()}]
     for line, message in (
         ('{"image": "x.jpg", "regions": {}}', r"regions of x.jpg, which has no caption"),
+        ('{"image": "a.jpg", "regions": {}}\n{"image": "a.jpg", "regions": {}}', r"regions.jsonl, line 2: a.jpg again"),
         ('{"image": "a.jpg"}', r"regions.jsonl, line 1: expected"),
         ('{"image": "a.jpg", "regions": {"dog": [[0, 0, 2, 1]]}}', r"line 1, dog: expected boxes"),
         ('{"image": "a.jpg", "regions": {"dog": [0, 0, 1, 1]}}', r"line 1, dog: expected boxes"),
@@ -159,6 +162,7 @@ def damaged(content: dict, *keys: object, value: object = None) -> str:
         ("a.json", damaged(COCO, "annotations", 1, "image_id", value=99), r"annotations\[1\]: image_id 99 is none of the 2 images"),
         ("a.json", damaged(COCO, "annotations", 0, "caption"), r'annotations\[0\]: expected a text under "caption"'),
         ("a.json", damaged(COCO, "annotations", 1), r"images\[0\]: no captions \(1 of 2 images have none\)"),
+        ("a.json", damaged(COCO, "images", 1, "id", value=COCO["images"][0]["id"]), r"images\[1\]: the id \d+ again"),
         ("a.json", damaged(COCO, "images", 1, "id"), r'images\[1\]: expected a number under "id"'),
     ],
 )

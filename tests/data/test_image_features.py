@@ -71,6 +71,12 @@ def test_rows_that_do_not_fit_are_named_and_leave_no_file(tmp_path: Path, ids, r
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_grid_has_rows_and_columns(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"row 1: float32 \(6, 7\), expected"):
+        write_features(tmp_path / "f", IDS, ROWS, grid=(-2, -3))
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_an_unknown_id_is_named(tmp_path: Path) -> None:
     write_features(tmp_path / "f", IDS, ROWS, grid=(2, 3))
     with pytest.raises(DataError, match=r"f: no features of x\.jpg"):

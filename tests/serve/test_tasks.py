@@ -358,7 +358,7 @@ def test_bodies_held_at_a_time_are_bounded_but_one_alone_is_read() -> None:
 @pytest.mark.parametrize(
     ("body", "error"),
     [
-        ({"text": "a"}, "pair: missing"),
+        ({}, "pair: missing"),
         ({"pair": {"premise": "a"}}, "pair.hypothesis: missing"),
         ({"pair": {"premise": "a", "hypothesis": 3}}, "pair.hypothesis: expected text, found a whole number"),
         ({"pair": {"premise": "a", "hypothesis": "b\nc"}}, "pair.hypothesis: expected one line of text, without a line feed"),

@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 import torch
+from pydantic_core import SchemaError
 
 from regard import __version__, cli
 from regard.commands import terminal
@@ -223,6 +224,7 @@ def interrupt_and_resume(
     ("error", "code", "told"),
     [
         (KeyboardInterrupt(), 130, ""),
+        (SchemaError("Error building ...:\n  KeyboardInterrupt: "), 130, ""),
         (MemoryError(), 1, "regard: error: not enough memory; "),
         (RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried"), 1, "regard: error: not enough memory; "),
         (PermissionError(13, "Permission denied", "a.txt"), 2, "regard: error: a.txt: Permission denied\n"),

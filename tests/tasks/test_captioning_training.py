@@ -293,8 +293,13 @@ def test_features_computed_beforehand_take_the_place_of_images(tmp_path: Path) -
     assert [item.source for item in found] == ids
     assert captioner.caption_features(file, [ids[3]])[0].text == found[3].text
     assert [len(item.texts) for item in captioner.caption_features(file, n_best=2)] == [2] * len(ids)
-    told = CliRunner().invoke(app, ["evaluate", str(folder), "--captions", str(captions), "--features", str(file.path)])
+    words = ["evaluate", str(folder), "--captions", str(captions), "--features"]
+    told = CliRunner().invoke(app, [*words, str(file.path)])
     assert told.exit_code == 0, told.output
+    write_features(tmp_path / "turned.safetensors", ids, (generator.random((6, 5), np.float32) for _ in ids), grid=(3, 2))
+    refused = CliRunner().invoke(app, [*words, str(tmp_path / "turned.safetensors")])
+    assert "does not read features like those of" in str(refused.exception)
+    assert "(3, 2) cells of 5" in str(refused.exception)
     with pytest.raises(ConfigError, match="reads precomputed features, not images"):
         captioner.caption([tmp_path / "a.png"])
     with pytest.raises(ConfigError, match="one goes with the other"):
@@ -317,7 +322,7 @@ def test_a_run_goes_on_with_the_same_images_only(tmp_path: Path) -> None:
     folder = trained(tmp_path)
     captions = tmp_path / "train.tsv"
     Image.new("RGB", (70, 70), (1, 2, 3)).save(tmp_path / "train" / "000003.png")
-    with pytest.raises(ConfigError, match="the images file has other content"):
+    with pytest.raises(ConfigError, match="the images have other content"):
         train_captioning(configuration(captions), folder)
 
 

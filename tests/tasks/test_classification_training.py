@@ -344,16 +344,19 @@ def test_evaluation_tells_what_was_taken_for_what(learned: Path) -> None:
     [
         ({"data": {"train": None}}, "data.train: no training data given"),
         ({"data": {"train": "same"}}, "every example has the label 'good'"),
+        ({"data": {"train": "two", "valid": None}}, "every example that is not held out for validation has the label '(good|bad)'"),
         ({"data": {"valid": "strange"}}, "strange, line 1: label 'great'"),
         ({"data": {"vectors": "small"}}, "model.embed_dim: 6, but the vectors of .*small have 2 numbers"),
         ({"data": {"vectors": "small"}, "vocabulary": {"kind": "bpe"}}, "data.vectors: word vectors need vocabulary.kind word, found bpe"),
         ({"vocabulary": {"shared": False}}, "vocabulary.shared: must be true"),
         ({"training": {"metric": "bleu"}}, "training.metric: bleu; the task classification has loss, accuracy, macro_f1"),
         ({"model": {"class_weights": {"bad": 1.0, "good": 2.0}}}, "model.class_weights: .*'odd' does not fit"),
+        ({"model": {"class_weights": {"bad": 0.0, "good": 0.0, "odd": 0.0}}}, "model.class_weights: all are 0"),
+        ({"model": {"class_weights": {"bad": -1.0, "good": 2.0, "odd": 1.0}}}, "model.class_weights.*greater than or equal to 0"),
     ],
 )
 def test_what_cannot_be_trained_leaves_no_run_behind(tmp_path: Path, parts: dict[str, Any], message: str) -> None:
-    for name, text in {"same": "good a\ngood b\n", "strange": "great a\n", "small": "joy 1 2\n"}.items():
+    for name, text in {"same": "good a\ngood b\n", "two": "good a\nbad b\n", "strange": "great a\n", "small": "joy 1 2\n"}.items():
         (tmp_path / name).write_text(text)
     if "data" in parts:
         parts = {**parts, "data": {key: value and str(tmp_path / value) for key, value in parts["data"].items()}}

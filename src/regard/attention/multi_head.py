@@ -15,7 +15,7 @@ from regard.attention.areas import Areas, scored_area_length
 from regard.attention.base import AttentionOutput, NeedWeights, check_need_weights
 from regard.attention.indexed_memory import IndexedMemory, index_sources
 from regard.attention.recorder import is_recording, record_call
-from regard.attention.scores import LocationScore, ScoreModule
+from regard.attention.scores import LocationScore, ScoreModule, input_dims
 from regard.attention.torch_adapter import build_from_torch, build_to_torch
 from regard.constructor_checks import Dropout, Size, checked
 from regard.errors import ConfigError, ShapeError
@@ -87,7 +87,8 @@ class MultiHeadAttention(nn.Module):
     torch.nn.MultiheadAttention: uniform weights, zero biases.
 
     Raises:
-        ConfigError: E is not a multiple of H without `head_dim`; the number of scores is not H; a `LocationScore` with areas.
+        ConfigError: E is not a multiple of H without `head_dim`; the number of scores is not H; a score of other sizes than D; a
+            `LocationScore` with areas.
 
     Example:
         >>> attention = MultiHeadAttention(6, 2)
@@ -117,7 +118,7 @@ class MultiHeadAttention(nn.Module):
         self.num_heads = num_heads
         self.head_dim = embed_dim // num_heads if head_dim is None else head_dim
         self.dropout = dropout
-        self.score: ScoreModule | nn.ModuleList | None = _scores(score, num_heads, areas)
+        self.score: ScoreModule | nn.ModuleList | None = _scores(score, num_heads, self.head_dim, areas)
         self.areas = areas
         self.normalizer: Normalizer = normalizer
         width = self.num_heads * self.head_dim
@@ -444,12 +445,20 @@ class MultiHeadAttention(nn.Module):
         return f"num_heads={self.num_heads}, head_dim={self.head_dim}, dropout={self.dropout}, normalizer={self.normalizer!r}"
 
 
-def _scores(score: ScoreModule | Sequence[ScoreModule] | None, num_heads: int, areas: Areas | None) -> ScoreModule | nn.ModuleList | None:
-    each = list(score) if isinstance(score, Sequence) else [score]
+def _scores(
+    score: ScoreModule | Sequence[ScoreModule] | None, num_heads: int, head_dim: int, areas: Areas | None
+) -> ScoreModule | nn.ModuleList | None:
+    each = list(score) if isinstance(score, Sequence) else [] if score is None else [score]
     if isinstance(score, Sequence) and len(score) != num_heads:
         raise ConfigError(f"MultiHeadAttention: {len(score)} scores for {num_heads} heads; give one for all, or one for each")
     if areas is not None and any(isinstance(one, LocationScore) for one in each):
         raise ConfigError("MultiHeadAttention: LocationScore scores positions without their keys; areas have keys but no positions")
+    for one in each:
+        for name, size in zip(("query", "key"), input_dims(one), strict=True):
+            if size not in (head_dim, "Dq", "Dk"):
+                raise ConfigError(
+                    f"MultiHeadAttention: score: {type(one).__name__} takes {name} of size {size}, expected {head_dim}, the size of a head"
+                )
     return nn.ModuleList(score) if isinstance(score, Sequence) else score
 
 

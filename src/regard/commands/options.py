@@ -40,7 +40,8 @@ SecondSource = Annotated[
     Path | None, typer.Option(help="second inputs, line by line with the first, for a model that reads two; - is standard input")
 ]
 ImageFolder = Annotated[
-    Path | None, typer.Option("--images", help="folder of the images that second inputs name; default: that of the file with their names")
+    Path | None,
+    typer.Option("--images", help="folder of the images that captions or second inputs name; default: that of this file"),
 ]
 Beam = Annotated[int | None, typer.Option(min=1, help="beam width; 1 is greedy decoding")]
 BatchSize = Annotated[int | None, typer.Option(min=1, help="sentences per batch")]

@@ -135,7 +135,7 @@ class SentenceModelSettings(Frozen):
     dropout: float = Field(default=0.5, ge=0.0, lt=1.0, description="before and after the hidden units of the last layers")
     embed_dropout: float = Field(default=0.5, ge=0.0, lt=1.0, description="on embedded words")
     word_dropout: float = Field(default=0.0, ge=0.0, lt=1.0, description="probability to replace a word by the unknown token in training")
-    class_weights: Literal["none", "balanced"] | dict[str, Annotated[float, Field(ge=-MAX_RATE, le=MAX_RATE)]] = Field(
+    class_weights: Literal["none", "balanced"] | dict[str, Annotated[float, Field(ge=0.0, le=MAX_RATE)]] = Field(
         default="none", description="balanced: rare labels weigh more; or one number per label"
     )
 

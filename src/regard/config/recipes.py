@@ -168,7 +168,8 @@ def with_recipe(config: TranslationConfig, pairs: int) -> TranslationConfig:
 
     Args:
         config: `recipe` is "auto" for `recipe_for(config.model.type, pairs)`, a recipe's name, or "none". A setting counts as set if a
-            file, an override or an argument names it, even with the default value.
+            file, an override or an argument names it, even with the default value. With `training.max_updates` the recipe's warm-up takes a
+            fifth of them at most.
         pairs: sentence pairs to train on.
 
     Returns:
@@ -194,4 +195,11 @@ def with_recipe(config: TranslationConfig, pairs: int) -> TranslationConfig:
     if recipe.model != config.model.type:
         raise ConfigError(f"recipe: {recipe.name} is for model.type={recipe.model}, found model.type={config.model.type}")
     given = config.model_dump(exclude_unset=True)
-    return validate(merge_configs(recipe.settings, given, {"recipe": recipe.name}), f"recipe {recipe.name}", kind=TranslationConfig)
+    warm_up = {"training": {"warmup_updates": _warm_up(recipe, config.training.max_updates)}}
+    merged = merge_configs(recipe.settings, warm_up, given, {"recipe": recipe.name})
+    return validate(merged, f"recipe {recipe.name}", kind=TranslationConfig)
+
+
+def _warm_up(recipe: Recipe, max_updates: int | None) -> int:
+    updates: int = recipe.settings["training"]["warmup_updates"]
+    return updates if max_updates is None else min(updates, max_updates // 5)

@@ -144,7 +144,10 @@ def _karpathy(images: list[dict[str, Any]], split: str | None, path: Path) -> It
 def _coco(images: list[dict[str, Any]], annotations: list[dict[str, Any]], path: Path) -> Iterator[Entry]:
     captions: dict[Any, list[str]] = {}
     for number, image in enumerate(images):
-        captions[_number(image, "id", f"{path}, images[{number}]")] = []
+        image_id = _number(image, "id", f"{path}, images[{number}]")
+        if image_id in captions:
+            raise DataError(f"{path}, images[{number}]: the id {image_id} again")
+        captions[image_id] = []
     for number, annotation in enumerate(annotations):
         where = f"{path}, annotations[{number}]"
         image_id = _number(annotation, "image_id", where)

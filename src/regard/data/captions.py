@@ -181,7 +181,8 @@ def read_captions(
     missing = [entry for entry, file in zip(entries, files, strict=True) if file is None]
     if missing:
         count = f"{len(missing)} of {len(entries)} images {'is' if len(missing) == 1 else 'are'} missing"
-        raise DataError(f"{path}, {missing[0].where}: no image {single_line(missing[0].name)} in {place} ({count})")
+        hint = "; this is the folder of the captions, --images names another" if images is None else ""
+        raise DataError(f"{path}, {missing[0].where}: no image {single_line(missing[0].name)} in {place} ({count}){hint}")
     boxes = {} if regions is None else read_regions(regions)
     known = {entry.name for entry in entries}
     strange = next((name for name in boxes if name not in known), None)
@@ -237,6 +238,8 @@ def read_regions(path: str | Path) -> dict[str, dict[str, tuple[Box, ...]]]:
         item = as_json(line, where)
         if not isinstance(item, dict) or not isinstance(item.get("image"), str) or not isinstance(item.get("regions"), dict):
             raise DataError(f'{where}: expected {{"image": ..., "regions": {{word: [[left, top, right, bottom], ...]}}}}')
+        if item["image"] in regions:
+            raise DataError(f"{where}: {single_line(item['image'])} again; one line holds all words of an image")
         regions[item["image"]] = {word: _boxes(found, f"{where}, {single_line(word)}") for word, found in item["regions"].items()}
     return regions
 

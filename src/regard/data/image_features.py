@@ -132,7 +132,7 @@ class FeatureFile:
 
 
 def _checked(row: np.ndarray, grid: tuple[int, int], path: Path) -> np.ndarray:
-    if row.ndim != 2 or row.shape[0] != grid[0] * grid[1] or 0 in row.shape or row.dtype.name not in TYPES:
+    if row.ndim != 2 or min(grid) < 1 or row.shape[0] != grid[0] * grid[1] or 0 in row.shape or row.dtype.name not in TYPES:
         expected = f"float16 or float32 ({grid[0] * grid[1]}, D) for a grid of {grid[0]}x{grid[1]}"
         raise DataError(f"{path}, row 1: {row.dtype} {row.shape}, expected {expected}")
     return row

@@ -256,12 +256,19 @@ def _lines(path: str | Path, encoding: Encoding) -> Iterator[str]:
 
 
 def _columns(line: str, names: Sequence[Sequence[str]], path: str) -> list[int] | None:
-    """Return the columns of label and texts if this line is a header; names in other letter case count where none is exact."""
+    """Return the columns of label and texts if this line is a header; names in other letter case count where none is exact.
+
+    Raises:
+        DataError: two columns have the same name, or one is named as the label and none as a text.
+    """
     exact = [cell.strip() for cell in line.split("\t")]
     lower, chosen = [cell.lower() for cell in exact], list[int]()
     for known in (LABELS, *names):
         wanted = [(exact, name) for name in known] + [(lower, name.lower()) for name in known]
         found = next(((cells, name) for cells, name in wanted if name in cells), None)
+        if found is None and chosen and known is not LABELS:
+            header = f"{path}, line 1: a column is named {exact[chosen[0]]}, but none {' or '.join(known)}"
+            raise DataError(f"{header}; if this line is an example, move it down")
         if found is None:
             return None
         cells, name = found

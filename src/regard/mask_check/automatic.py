@@ -82,7 +82,7 @@ def plain_adapter(model: nn.Module, batch: Inputs, *, keywords: bool, causal: Ca
         shapes = [f"{name} {tuple(value.shape)}" if isinstance(value, Tensor) else name for name, value in batch.items()]
         alone = any(isinstance(value, Tensor) and value.ndim == 1 for value in batch.values())
         raise ConfigError(
-            f"batch: found no tokens (B, T) and no features (B, T, F) among {listed(shapes)}; "
+            f"batch: found no tokens (integers, B x T) and no features (numbers, B x T x F) among {listed(shapes)}; "
             f"{'add a batch axis, or ' if alone else ''}give adapter=Adapter(...)"
         )
     if len(names) > 2:

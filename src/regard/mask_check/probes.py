@@ -272,10 +272,10 @@ class _Maker:
     def other_side(self) -> Probe | Missing:
         side: Side = "left" if self.template.side == "right" else "right"
         check = "left padding"
-        if side not in self.survey.runs.adapter.sides:
-            return Missing(check, check, f"the batch is padded on the {self.template.side}; Adapter(sides=...) asks for both")
         if not self.padded:
             return Missing(check, check, "no row is padded")
+        if side not in self.survey.runs.adapter.sides:
+            return Missing(check, check, f"the batch is padded on the {self.template.side}; Adapter(sides=...) asks for both")
         batch = self.written(self.examples, side=side)
         says = f"padding on the {side} instead of the {self.template.side}; outputs at real positions must stay"
         return Probe(check, check, self.padded[-1].name, self.base, batch, self.same(batch), says)

@@ -40,8 +40,7 @@ def sample_positions(weights: Tensor, generator: torch.Generator | None = None) 
     Exponential race: i wins with probability weights[i] / sum of weights. Rows need no normalization, and a weight of exactly 0 never wins.
     Inverting the cumulative sum would not ensure that: a GPU sums as a tree, so rounding can make two adjacent entries differ where the
     weight is 0, and a masked position would rarely be sampled. There is no synchronisation with the device and the output shape is static,
-    so it compiles. Probabilities below about 1e-7 are not distinguished. Computed in float32 (float64 for float64), also for half-precision
-    weights.
+    so it compiles.
 
     Probabilities below about 1e-7 are not told apart. The draw is in float32 (float64 for float64), also for half-precision weights.
 

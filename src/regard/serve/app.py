@@ -130,7 +130,8 @@ class Service:
     async def _refuse(self, request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
         if error.status_code == 405:
-            raise HTTPError(405, "this path needs another method; see Allow", {"Allow": ", ".join(sorted(_allowed(error)))})
+            allowed = ", ".join(sorted(_allowed(error)))
+            raise HTTPError(405, f"this path needs another method; it takes {allowed}", {"Allow": allowed})
         there = f"a run of the task {self._task} has {' and '.join(self._paths)}; /openapi.json describes them"
         raise HTTPError(error.status_code, f"there is nothing under this path: {there}")
 

@@ -86,12 +86,12 @@ def validate_schema(value: Any, schema: Schema, field: str = "") -> Any:
 
 def _check_object(value: dict[str, Any], schema: Schema, field: str) -> dict[str, Any]:
     known = schema.get("properties", {})
-    for name in schema.get("required", ()):
-        if name not in value:
-            raise HTTPError(422, f"{_path(field, name)}: missing")
     for name in value:
         if name not in known and schema.get("additionalProperties") is False:
             raise HTTPError(422, f"{_path(field, _short(name))}: unknown field; known ones: {', '.join(known)}")
+    for name in schema.get("required", ()):
+        if name not in value:
+            raise HTTPError(422, f"{_path(field, name)}: missing")
     return {name: validate_schema(each, known[name], _path(field, name)) if name in known else each for name, each in value.items()}
 
 

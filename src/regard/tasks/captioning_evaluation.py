@@ -20,7 +20,7 @@ from regard.metrics.caption import DocumentFrequencies, caption_scores
 from regard.metrics.meteor import find_meteor, meteor
 from regard.metrics.pointing import attention_correctness, attention_entropy, box_region, cell_coverage, cell_hits, pointing_accuracy
 from regard.metrics.score import Score
-from regard.tasks.captioning_data import FeatureRows, IndexedImages, build_preprocessing, encode_captions
+from regard.tasks.captioning_data import IndexedImages, build_preprocessing, encode_captions
 from regard.tasks.captioning_prediction import Caption, Captioner
 from regard.tasks.captioning_training import caption_likelihood
 
@@ -102,7 +102,7 @@ def evaluate_captioning(
     config = captioner.run.config
     if isinstance(config.model.encoder, FeaturesConfig) != (features is not None):
         raise DataError(f"{captioner.run.folder}: features are given to a run that reads features, images to one that reads images")
-    pictures: IndexedImages = FeatureRows(features, examples.ids) if features is not None else FileImages(captioner, examples)
+    pictures: IndexedImages = captioner.feature_rows(features, examples.ids) if features is not None else FileImages(captioner, examples)
     begun = time.perf_counter()
     captions = captioner.describe(pictures, decoding=decoding, need_attention=True)
     seconds = time.perf_counter() - begun

@@ -177,12 +177,21 @@ class Captioner(Predictor[CaptionRun]):
             ConfigError: the run does not read such features.
             DataError: an id is not in the file.
         """
+        rows = self.feature_rows(file, file.ids if ids is None else ids)
+        found = self.describe(rows, decoding=decoding, n_best=n_best)
+        return [item._replace(source=name) for item, name in zip(found, rows.ids, strict=True)]
+
+    def feature_rows(self, file: FeatureFile, ids: Sequence[str]) -> FeatureRows:
+        """Return the features of some images, for `describe`.
+
+        Raises:
+            ConfigError: the run does not read features of this grid and size.
+            DataError: an id is not in the file.
+        """
         encoder = self.run.config.model.encoder
         if not isinstance(encoder, FeaturesConfig) or (encoder.grid, encoder.dim) != (file.grid, file.shape[2]):
             raise ConfigError(f"{self.run.folder}: does not read features like those of {file.path}, {file.grid} cells of {file.shape[2]}")
-        rows = FeatureRows(file, file.ids if ids is None else ids)
-        found = self.describe(rows, decoding=decoding, n_best=n_best)
-        return [item._replace(source=name) for item, name in zip(found, rows.ids, strict=True)]
+        return FeatureRows(file, ids)
 
     def describe(
         self,
@@ -319,6 +328,8 @@ class Captioner(Predictor[CaptionRun]):
         pixels, errors = [], []
         for source in sources:
             try:
+                if isinstance(source, str) and not source.strip():
+                    raise DataError("a blank line, expected the path of an image")
                 pixels.append(how.pixels(source))
                 errors.append(None)
             except DataError as error:

@@ -90,6 +90,8 @@ def _check_class_weights(config: SentenceConfig, labels: Sequence[str]) -> None:
     weights = config.model.class_weights
     if isinstance(weights, Mapping) and (strange := sorted(set(weights) ^ set(labels))):
         raise ConfigError(f"model.class_weights: expected a number for each of {listed(labels)}; {shown(strange[0])} does not fit")
+    if isinstance(weights, Mapping) and not any(weights.values()):
+        raise ConfigError("model.class_weights: all are 0, expected a positive number for a label")
 
 
 class SentenceTraining(TaskTraining[SentenceConfig]):
@@ -112,7 +114,8 @@ class SentenceTraining(TaskTraining[SentenceConfig]):
         names = {packed.names[code] for code in np.unique(packed.codes).tolist()}
         labels = sorted(names, key=lambda label: (len(label), label) if label.isdecimal() else (0, label))
         if len(labels) < 2:
-            raise DataError(f"{config.data.train}: every example has the label {shown(labels[0])}, expected at least two labels")
+            held = " that is not held out for validation" if config.data.valid is None else ""
+            raise DataError(f"{config.data.train}: every example{held} has the label {shown(labels[0])}, expected at least two labels")
         if len(packed) >= FEW and 2 * len(labels) > len(packed):
             found = f"{len(labels)} labels in {len(packed)} examples, such as {shown(labels[0])}"
             raise DataError(f"{config.data.train}: {found}; most examples must share theirs: is the label the first column, or `label`?")

@@ -277,7 +277,7 @@ def batches_of_run(
             first caption of each image is explained by its cells.
         target: targets, line by line with the sources.
         second: second inputs, line by line with the sources, for a translation run that reads two.
-        images: folder of the images that second inputs name; None: that of `second`.
+        images: folder of the images that captions or second inputs name; None: that of `examples` or `second`.
         regions: for captioners and translation of a sentence and an image, boxes of words; see `regard.data.captions.read_captions`.
 
     Raises:
@@ -293,15 +293,15 @@ def batches_of_run(
         regard.errors.CheckpointError: no-such-run: no such run folder
     """
     task = run_task(Path(folder))
-    for name, given, what in (
-        ("--target", target, "has no targets"),
-        ("--second-source", second, "has none"),
-        ("--images", images, "has none"),
+    with_images = ("captioning", "translation")
+    for name, given, tasks, what in (
+        ("--target", target, ("translation",), "has no targets"),
+        ("--second-source", second, ("translation",), "reads one input"),
+        ("--images", images, with_images, "reads no images"),
+        ("--regions", regions, with_images, "reads no images"),
     ):
-        if given is not None and task != "translation":
+        if given is not None and task not in tasks:
             raise ConfigError(f"{name}: {folder} is a run of the task {task}, which {what}")
-    if regions is not None and task not in ("captioning", "translation"):
-        raise ConfigError(f"--regions: {folder} is a run of the task {task}, which reads no images")
     match task:
         case "translation":
             translator = Translator.open(folder)
@@ -318,7 +318,7 @@ def batches_of_run(
         case "lm":
             found = language_batches(open_language_run(folder), read_lines(examples))
         case _:
-            found = caption_batches(open_caption_run(folder), read_captions(examples, regions=regions))
+            found = caption_batches(open_caption_run(folder), read_captions(examples, images, regions=regions))
     if not found:
         raise DataError(f"{examples}: nothing to explain, there is no example with text")
     return found

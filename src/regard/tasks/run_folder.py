@@ -432,7 +432,8 @@ def _check_same(folder: Path, config: RunConfig, digests: Mapping[str, str]) -> 
     # Decoding settings and the number of processes do not affect training.
     free = ("decoding.", "training.workers:", "start.run:", *moved)
     changed = [item for item in describe_changes(old, config) if not item.startswith(free)]
-    changed += [f"the {name} file has other content" for name in files if known.get(name) != digests.get(name)]
+    contents = {name: "have" if name.endswith("images") else "file has" for name in files}
+    changed += [f"the {name} {contents[name]} other content" for name in files if known.get(name) != digests.get(name)]
     if changed:
         from regard.tasks.fine_tuning import resume_advice  # which itself reads runs
 

@@ -13,6 +13,7 @@ from regard import progress
 from regard.config import RunConfig
 from regard.data.batching import split_batch
 from regard.data.vocabulary import Vocabulary
+from regard.errors import ConfigError
 from regard.ops import SequenceLoss
 from regard.tasks.fine_tuning import initial_state, resolve_start
 from regard.tasks.predict import check_precision
@@ -149,6 +150,10 @@ def train_task(
             `regard.training.train`.
     """
     folder, config = Path(folder), task.resolve(config)
+    try:
+        str(folder).encode()
+    except UnicodeEncodeError:
+        raise ConfigError(f"{folder}: expected a name in UTF-8; safetensors opens no others") from None
     task.check(config)
     with processes() as world, run_lock(folder, world):
         if (decoding := getattr(config, "decoding", None)) is not None and {*config.training.measured} - {"loss"}:

@@ -253,6 +253,8 @@ class _Loop:
         progress, config = self.progress, self.config
         best = FinalWeights([progress.step if progress.best_step is None else progress.best_step], progress.best_value, None)
         if config.average_checkpoints == 1 or len(progress.recent) < 2:
+            if progress.best_value is not None:
+                reporting.message(f"final weights: those of step {best.steps[0]} ({config.metric} {progress.best_value:.4f}, the best)")
             return best
         found = self._measure(mean_applied(self.model, source_files(self.folder, progress.recent, config)))
         if found is None:
