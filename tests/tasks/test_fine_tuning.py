@@ -286,6 +286,17 @@ def test_every_task_takes_it_on_the_command_line(tmp_path: Path, task: str, call
     assert "no such run folder" in refused.err
 
 
+def test_relative_paths_of_the_first_run_are_named_where_they_lead_nowhere(tmp_path: Path, call: Call) -> None:
+    run = first(tmp_path, "lm")
+    config = run / "config.yaml"
+    config.write_text(config.read_text().replace(f"text: {tmp_path}/", "text: elsewhere/", 1))
+    answer = call("train", "lm", "--from", run, "--print-config")
+    assert answer.code == 2
+    assert f"{run}: its data.text, elsewhere/" in answer.err
+    (tmp_path / "more").write_text("ein Hund\n" * 30)
+    assert call("train", "lm", "--from", run, "--print-config", "--text", tmp_path / "more").code == 0
+
+
 def test_new_files_on_the_command_line_replace_all_of_the_old_ones(tmp_path: Path, call: Call) -> None:
     run = first(tmp_path, "lm")
     (tmp_path / "more").write_text("ein Hund\n" * 30)

@@ -6,7 +6,9 @@ updates and the learning rate schedule start at 0.
 
 from __future__ import annotations
 
+import glob
 import json
+import os
 import shlex
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -15,7 +17,7 @@ from typing import Any, TypeVar, cast
 from regard import progress
 from regard.config import RunConfig, changed_values
 from regard.data.vocabulary import Vocabulary
-from regard.errors import CheckpointError, ConfigError, listed
+from regard.errors import CheckpointError, ConfigError, DataError, listed
 from regard.tasks.run_folder import CONFIG, DATA, read_config
 from regard.training.atomic_folder import STATE, file_sha256, read_state, verify_folder
 from regard.training.checkpoint import EMA, MODEL, OPTIMIZER, TrainingState, check_run_files, checkpoint_path, read_optimizer, weights_file
@@ -63,6 +65,7 @@ def settings_from_run(run: str | Path, kind: type[AnyConfig], *, keep_data: bool
 
     Raises:
         CheckpointError: the folder is not a run of this task.
+        DataError: its training file is kept, has a relative path, and is not there.
 
     Example:
         >>> from regard.config import TranslationConfig
@@ -73,6 +76,13 @@ def settings_from_run(run: str | Path, kind: type[AnyConfig], *, keep_data: bool
     """
     config = read_config(Path(run), kind)
     tree = config.model_dump(mode="json")
+    if keep_data:
+        name = data_files(kind)[0]
+        path = tree["data"][name]
+        if path is not None and not os.path.isabs(path) and not glob.glob(path) and not Path(path).exists():
+            raise DataError(
+                f"{run}: its data.{name}, {path}, is not here; relative paths start where its training began: go there, or give the files"
+            )
     dropped = [] if keep_data else data_files(kind)
     tree["data"] = {name: value for name, value in tree["data"].items() if name not in dropped and name != "vectors"}
     if not keep_data and "links" in tree.get("training", {}):
