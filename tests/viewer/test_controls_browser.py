@@ -358,4 +358,5 @@ def test_a_link_with_one_input_of_two_is_asked(driver, tmp_path):
         driver.get(f"{page.as_uri()}#text={text}&second={second}&model=0")
         WebDriverWait(driver, 10, 0.05).until(lambda _: one(driver, "#live-error").text == "The server does not answer.")
         assert [one(driver, f"#{name}").get_attribute("value") for name in ("text", "second")] == [text, second]
+        assert (driver.title, one(driver, "#title").text) == ("one · Regard", "one")
     driver.get_log("browser")

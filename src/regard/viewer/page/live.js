@@ -3,6 +3,8 @@
 function startLive() {
   $("live").hidden = false;
   const names = page.models.map((name, i) => [i, name]);
+  $("title").textContent = page.models.join(", ");
+  document.title = `${page.models.join(", ")} · Regard`;
   $("model").parentNode.hidden = names.length < 2;
   $("against").parentNode.hidden = names.length < 2;
   options($("model"), names, 0);

@@ -259,7 +259,8 @@ document.addEventListener("keydown", (event) => {
 
 // Hidden without a record.
 function open() {
-  for (const id of ["title", "bar", "options"]) $(id).hidden = !records.length;
+  for (const id of ["bar", "options"]) $(id).hidden = !records.length;
+  $("title").hidden = !records.length && !page.live; // a live page begins with the names of its models
   $("link").hidden = location.protocol === "about:" || (page.live && takesImage()); // no address, or none that holds the image
 }
 
