@@ -70,7 +70,7 @@ with open(result, "w", encoding="utf-8") as file:
     json.dump(failed, file)
 """
 # Programs of the reader's own machine: nothing of ours to check.
-READERS_OWN = {"git", "cd", "pip", "python3", "source", "export", "echo", "read", "exec"}
+READERS_OWN = {"git", "cd", "curl", "pip", "python3", "source", "export", "echo", "read", "exec"}
 
 
 class Block(NamedTuple):
