@@ -52,8 +52,9 @@ PANEL, PANEL_GAP, WORD = 1.6, 0.14, 0.3
 MAX_WORD = 18
 # Over an image: the darker a cell, the lower its weight; the page does the same.
 DARK, DARKEST = "#0b0d10", 0.78
-# Pixels of the longer side of an image in a picture.
+# Pixels of the longer side of an image in a picture, and the formats that records hold: Pillow starts programs for some others.
 MAX_PHOTOGRAPH = 480
+PHOTOGRAPHS = ("PNG", "JPEG", "GIF", "WEBP", "AVIF")
 
 
 def save_picture(record: AttentionRecord, path: str | Path, *, map: str | None = None, head: int | None = None) -> None:
@@ -94,7 +95,8 @@ def save_picture(record: AttentionRecord, path: str | Path, *, map: str | None =
         figure = _draw(matrices, title, vector=ending != ".png")
         figure.savefig(picture, format=ending[1:], dpi=DPI, metadata=metadata, bbox_inches="tight", pad_inches=0.2)
     content = picture.getvalue()
-    write_atomically(path, _shared_images(content) if ending == ".svg" else content)
+    repeats = ending == ".svg" and any(own.grid is not None and own.grid.image is not None for own in matrices)
+    write_atomically(path, _shared_images(content) if repeats else content)
 
 
 @contextmanager
@@ -229,7 +231,9 @@ def _photograph(grid: Grid) -> np.ndarray | None:
     from PIL import Image, ImageOps
 
     try:
-        with Image.open(io.BytesIO(base64.b64decode(grid.image.partition(",")[2]))) as opened:
+        Image.init()
+        stream, formats = io.BytesIO(base64.b64decode(grid.image.partition(",")[2])), [form for form in PHOTOGRAPHS if form in Image.OPEN]
+        with Image.open(stream, formats=formats) as opened:
             image = ImageOps.exif_transpose(opened).convert("RGB")
     except Exception as error:  # decoders raise many kinds
         raise DataError(f"the image of the record cannot be read ({type(error).__name__})") from error
