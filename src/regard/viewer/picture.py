@@ -157,26 +157,22 @@ def draw_matrix(matrix: Matrix, title: str, *, limit: float | None = None) -> tu
 
 
 def _draw(matrices: Sequence[Matrix], title: str, *, vector: bool) -> Figure:
-    """Draw matrices of tokens, and panels of images below."""
+    """Draw what `AttentionRecord.matrices` returns: a matrix, panels, or panels below a matrix."""
     from matplotlib.figure import Figure
 
-    first, *others = matrices
-    if first.grid is None:
-        figure, _ = draw_matrix(first, title)
+    figure, top = Figure(figsize=(1, 1)), 0.0  # for panels, which lie outside: the saved file is cropped to everything
+    if matrices[0].grid is None:
+        figure, _ = draw_matrix(matrices[0], title)
         top = figure.get_size_inches()[1]
-    else:
-        # A canvas to place panels on; the saved file is cropped to them.
-        figure, top, others = Figure(figsize=(1, 1)), 0.0, matrices
-        if title:
-            figure.text(0, 1 + 0.1, title, fontfamily=_fonts(), fontsize=12, parse_math=False)
-    for matrix in others:
-        if matrix.grid is not None:
-            top = _add_panels(figure, matrix, matrix.grid, top, vector=vector)
+    elif title:
+        figure.text(0, 1 + 0.1, title, fontfamily=_fonts(), fontsize=12, parse_math=False)
+    if matrices[-1].grid is not None:
+        _add_panels(figure, matrices[-1], matrices[-1].grid, top, vector=vector)
     return figure
 
 
-def _add_panels(figure: Figure, matrix: Matrix, grid: Grid, top: float, *, vector: bool) -> float:
-    """Draw the image, and the image with the weights of each query item; see `_axes` for `top`. Return the lower edge in inches."""
+def _add_panels(figure: Figure, matrix: Matrix, grid: Grid, top: float, *, vector: bool) -> None:
+    """Draw the image, and the image with the weights of each query item; see `_axes` for `top`."""
     photograph, limit = _photograph(grid), _limit(matrix)
     wide, high = grid.size or (grid.columns, grid.rows)
     height = PANEL * min(max(high / wide, 0.1), 3.0)
@@ -202,11 +198,10 @@ def _add_panels(figure: Figure, matrix: Matrix, grid: Grid, top: float, *, vecto
     if mesh is not None:
         right = min(len(panels), PANELS) * (PANEL + PANEL_GAP) - PANEL_GAP
         _add_bar(figure, mesh, limit, (right, top + WORD), end - top - WORD)
-        return end
+        return
     less = " or less" if matrix.weights.min() < 0 else ""
     text = f"a cell in full light: {limit:.2g}, in the dark: 0{less}"
     figure.text(0, 1 - (end + 0.12) / figure.get_size_inches()[1], text, va="top", fontfamily=_fonts(), fontsize=8)
-    return end + 0.3
 
 
 def _draw_cells(axes: Any, weights: np.ndarray, limit: float, *, line: float, large: bool) -> Any:
@@ -232,8 +227,8 @@ def _photograph(grid: Grid) -> np.ndarray | None:
 
     try:
         Image.init()
-        stream, formats = io.BytesIO(base64.b64decode(grid.image.partition(",")[2])), [form for form in PHOTOGRAPHS if form in Image.OPEN]
-        with Image.open(stream, formats=formats) as opened:
+        stream = io.BytesIO(base64.b64decode(grid.image.partition(",")[2]))
+        with Image.open(stream, formats=[form for form in PHOTOGRAPHS if form in Image.OPEN]) as opened:
             image = ImageOps.exif_transpose(opened).convert("RGB")
     except Exception as error:  # decoders raise many kinds
         raise DataError(f"the image of the record cannot be read ({type(error).__name__})") from error

@@ -195,7 +195,7 @@ class AttentionRecord:
         return Matrix(self.labels(found.query), self.labels(found.key), weights, found.name + of_head, grid)
 
     def matrices(self, name: str | None = None, head: int | None = None) -> list[Matrix]:
-        """Return what a picture shows: one matrix, or for a text with an image the matrix of the text and that of the image.
+        """Return what a picture shows: one matrix, or for a text with an image the matrix of the text and the one over the image.
 
         Args:
             name: name of a map; None: the `main` one, and the one of the same items over an image.
@@ -213,8 +213,8 @@ class AttentionRecord:
         first, main = self.matrix(name, head), self.main
         if name is not None or head is not None or main is None or isinstance(self.items[main.key], Grid):
             return [first]
-        over = (each for each in self.maps if each.kind == "image" and (each.query, each.method) == (main.query, main.method))
-        return [first, *(self.matrix(each.name) for each in over if isinstance(self.items[each.key], Grid))][:2]
+        over = (self.matrix(each.name) for each in self.maps if (each.kind, each.query, each.method) == ("image", main.query, main.method))
+        return [first, *(own for own in over if own.grid is not None)][:2]
 
     def labels(self, name: str) -> list[str]:
         """Return the items of a list as printable labels, white space visible except in names of hops."""
