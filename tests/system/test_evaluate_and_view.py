@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -116,6 +117,12 @@ def test_an_image_is_looked_at_with_its_own_or_a_given_caption(call: Callable[..
     assert call("view", runs / "captioning", "--image", image, "--target", "a red circle", "-o", records).code == 0
     (record,) = read_records(records)
     assert len(record.weights) == 4
+    words = ["view", runs / "captioning", "--image", image, "--target", "a red circle"]
+    assert call(*words, "-o", tmp_path / "figure.svg").code == 0
+    assert len(re.findall('<use xlink:href="#image', (tmp_path / "figure.svg").read_text())) == 5 + 4  # five times the image
+    lines = call(*words).out.decode().splitlines()
+    assert [word for line in lines for word in line.split() if word in ("a", "red", "circle", "</s>")] == ["a", "red", "circle", "</s>"]
+    assert "1,1" not in "".join(lines)
 
 
 @pytest.mark.parametrize(

@@ -122,6 +122,14 @@ def image() -> AttentionRecord:
     return AttentionRecord(items, [found], title="A caption")
 
 
+def two_inputs(*, photograph: bool = True) -> AttentionRecord:
+    """A sentence and an image, both attended to by one output."""
+    text = alignment()
+    over = AttentionMap("alignment, image", "image", "target", "image", rows_of(6, 35, 9))
+    grid = Grid(5, 7, picture(350, 250), (350, 250)) if photograph else Grid(5, 7)
+    return AttentionRecord({**text.items, "image": grid}, [*text.maps, over], title="A sentence and an image")
+
+
 REVIEW = ["the", "plot", "is", "thin", ",", "but", "the", "actors", "are", "a", "joy", "to", "watch"]
 
 

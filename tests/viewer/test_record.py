@@ -358,3 +358,19 @@ def test_marks_of_words_are_part_of_a_record_and_a_file_without_them_is_read():
     assert Tokens([" a"]).to_json() == {"tokens": [" a"], "text": ""}
     with pytest.raises(DataError, match="marks: 'dots', expected space or none"):
         Tokens([" a"], marks="dots")
+
+
+def _over_both(steps: int) -> AttentionRecord:
+    items = {"source": ["a", "b"], "image": Grid(1, 2), "target": ["x"] * steps}
+    kinds = [("text", "cross", "source"), ("first", "image", "image"), ("second", "image", "image")]
+    return AttentionRecord(items, [AttentionMap(name, kind, "target", key, np.full((2, steps, 2), 0.5)) for name, kind, key in kinds])
+
+
+def test_a_picture_shows_the_text_and_the_first_map_over_the_image_unless_one_is_chosen() -> None:
+    record = _over_both(60)
+    assert [found.name for found in record.matrices()] == ["text", "first"]
+    assert [found.grid for found in record.matrices()] == [None, record.items["image"]]
+    assert [found.name for found in record.matrices("second")] == ["second"]
+    assert [found.name for found in record.matrices(head=1)] == ["text, head 2"]
+    assert [found.name for found in _over_both(61).matrices()] == ["text"]
+    assert _over_both(61).matrix("first").grid is None

@@ -10,9 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from regard.errors import DataError
-from regard.viewer import AttentionRecord, render_alignment
+from regard.viewer import AttentionMap, AttentionRecord, Grid, render_alignment
 from regard.viewer.terminal import SHADES
 from regard.viewer.text import display_width
+from tests.viewer import samples
 
 RECORD = AttentionRecord.alignment(["das", "Haus", "ist", "klein", "."], ["the", "house", "is"], np.eye(3, 5) * 0.8 + 0.01, title="a title")
 ESCAPE = re.compile(r"\x1b\[[0-9;]*m")
@@ -127,3 +128,70 @@ def test_right_to_left_words_stay_above_their_columns() -> None:
     assert second.startswith("x ")
     plain = render_alignment(AttentionRecord.alignment(["ab", "cd"], ["e", "x"], [[0.9, 0.1], [0.2, 0.8]]), width=60, color=False)
     assert [display_width(line) for line in (header, first, second)] == [display_width(line) for line in plain.splitlines()[:3]]
+
+
+def _captioned(words: list[str], weights: object, rows: int, columns: int) -> AttentionRecord:
+    items = {"image": Grid(rows, columns), "caption": words}
+    return AttentionRecord(items, [AttentionMap("weights", "image", "caption", "image", weights)])
+
+
+def test_an_image_is_a_block_of_shades_for_each_word_below_it() -> None:
+    weights = [[0.0, 0.15, 0.35, 0.6, 0.9, 1.0], [1.0, 0.0, 0.0, 0.0, 0.0, 0.1]]
+    assert render_alignment(_captioned(["a", "red"], weights, 2, 3), width=70, color=False).splitlines() == [
+        "a       red",
+        "· ░░▒▒  ██· ·",
+        "▓▓████  · · ░░",
+        "",
+        "·  below 0.1  ░░ from 0.1  ▒▒ from 0.3  ▓▓ from 0.5  ██ from 0.75",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("width", "across", "cell"), [(102, 4, 2), (101, 3, 2), (76, 3, 2), (49, 1, 2), (24, 1, 2), (23, 1, 1), (20, 1, 1)]
+)
+def test_as_many_blocks_are_side_by_side_as_fit(width: int, across: int, cell: int) -> None:
+    lines = render_alignment(_captioned(["x"] * 4, np.eye(4, 144), 12, 12), width=width, color=False).splitlines()
+    assert [len(line.split()) for line in lines if line.startswith("x")] == [across] * (4 // across) + [4 % across] * (4 % across > 0)
+    assert lines[1].startswith("█" * cell + ("·" if cell == 1 else "· "))
+    assert len(_marks(lines[1].replace("██", "█"))) == 12 * across
+    assert max(map(len, lines)) <= width
+    assert "not shown" not in lines[-1]
+
+
+def test_rows_columns_and_words_that_do_not_fit_are_counted() -> None:
+    text = render_alignment(_captioned(["x"] * 5, np.full((5, 30 * 31), 0.1), 30, 31), width=30, height=3, color=False)
+    lines = text.splitlines()
+    assert lines[:5] == ["x", *["█" * 30] * 3, ""]
+    assert lines[-1] == "not shown: 27 rows, 1 column,…"
+
+
+def test_more_steps_than_a_page_shows_are_a_matrix() -> None:
+    header = render_alignment(_captioned(["x"] * 61, np.full((61, 4), 0.25), 2, 2), width=60, color=False).splitlines()[0]
+    assert header.split() == ["1,1", "1,2", "2,1", "2,2"]
+
+
+def test_one_cell_has_room_for_its_word() -> None:
+    record = _captioned(["house", "\u6771\u4eac", "w" * 30, "\u05d0\u05d1", ""], np.ones((5, 1)), 1, 1)
+    lines = render_alignment(record, width=66, color=False).splitlines()
+    assert lines[:2] == [f"{'house':22}\u6771\u4eac{' ' * 18}{'w' * 19}\u2026", f"{'██':22}{'██':22}██"]
+    assert lines[3:5] == [f"\u2068\u05d0\u05d1\u2069{' ' * 20}\u2205", f"{'██':22}██"]
+
+
+def test_a_text_with_an_image_has_a_matrix_and_blocks() -> None:
+    text = render_alignment(samples.two_inputs(), width=80, color=False)
+    matrix, _, blocks = text.partition("from 0.63\n\n")
+    assert "Der" in matrix
+    assert blocks.startswith("The             ␣big ")
+    assert "Der" not in render_alignment(samples.two_inputs(), width=80, color=False, map="alignment, image")
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    words=st.lists(st.text(st.characters(), max_size=30), min_size=1, max_size=7),
+    shape=st.tuples(st.integers(1, 9), st.integers(1, 40)),
+    width=st.integers(20, 120),
+)
+def test_no_line_of_an_image_is_wider_than_the_terminal(words: list[str], shape: tuple[int, int], width: int) -> None:
+    weights = np.linspace(0, 1, len(words) * shape[0] * shape[1]).reshape(len(words), -1)
+    text = render_alignment(_captioned(words, weights, *shape), width=width, color=True)
+    assert max(display_width(ESCAPE.sub("", line)) for line in text.split("\n")) <= width

@@ -17,7 +17,7 @@ from regard.errors import DataError, counted, listed, shortened, shown
 from regard.input_files import open_input
 from regard.strict_json import parse_json
 from regard.viewer.atomic_write import write_atomically
-from regard.viewer.items import Tokens, read_items
+from regard.viewer.items import Grid, Tokens, read_items
 from regard.viewer.maps import KINDS, AttentionMap, read_map
 from regard.viewer.outputs import HypothesisRecord, PredictionRecord, TrainingPoint, read_hypothesis, read_point, read_prediction
 from regard.viewer.record_checks import check_alternatives, check_fields, check_mapping, check_numbers, check_text
@@ -26,6 +26,8 @@ from regard.viewer.text import plain_text, visible
 FORMAT = "regard.record"
 VERSION = 2
 FIELDS = ("items", "maps", "scores", "hypotheses", "prediction", "model", "title", "meta", "point", "alternatives")
+# Attention over an image is drawn as one image per query item, up to this many; of more, as a matrix.
+MOST_STEPS = 60
 Part = TypeVar("Part")
 
 
@@ -37,12 +39,14 @@ class Matrix(NamedTuple):
         key: S labels.
         weights: (T, S) float32.
         name: name of map and head.
+        grid: the image whose S cells are the keys; None: draw a matrix, as the keys are tokens or T is above 60.
     """
 
     query: list[str]
     key: list[str]
     weights: np.ndarray
     name: str
+    grid: Grid | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -186,7 +190,31 @@ class AttentionRecord:
             raise DataError(f"head: map {shown(found.name)} has only {counted(heads, 'head')}")
         weights = found.weights[0 if heads == 1 else head] if heads == 1 or head is not None else found.weights.mean(0)
         of_head = f", head {found.heads[head] if found.heads else head + 1}" if head is not None else ""
-        return Matrix(self.labels(found.query), self.labels(found.key), weights, found.name + of_head)
+        key = self.items[found.key]
+        grid = key if isinstance(key, Grid) and len(weights) <= MOST_STEPS else None
+        return Matrix(self.labels(found.query), self.labels(found.key), weights, found.name + of_head, grid)
+
+    def matrices(self, name: str | None = None, head: int | None = None) -> list[Matrix]:
+        """Return what a picture shows: one matrix, or for a text with an image the matrix of the text and the one over the image.
+
+        Args:
+            name: name of a map; None: the `main` one, and the one of the same items over an image.
+            head: index of a head; None: the mean over heads. A head or a name chooses one matrix.
+
+        Raises:
+            DataError: see `matrix`.
+
+        Example:
+            >>> items = {"source": ["a", "b"], "image": Grid(1, 2), "target": ["x"]}
+            >>> maps = [AttentionMap(key, kind, "target", key, [[0.5, 0.5]]) for key, kind in [("source", "cross"), ("image", "image")]]
+            >>> [matrix.name for matrix in AttentionRecord(items, maps).matrices()]
+            ['source', 'image']
+        """
+        first, main = self.matrix(name, head), self.main
+        if name is not None or head is not None or main is None or isinstance(self.items[main.key], Grid):
+            return [first]
+        over = (self.matrix(each.name) for each in self.maps if (each.kind, each.query, each.method) == ("image", main.query, main.method))
+        return [first, *(own for own in over if own.grid is not None)][:2]
 
     def labels(self, name: str) -> list[str]:
         """Return the items of a list as printable labels, white space visible except in names of hops."""

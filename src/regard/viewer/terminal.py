@@ -1,8 +1,11 @@
-"""Alignment matrix in a terminal: target tokens as rows, source tokens as columns, shades as weights."""
+"""Attention in a terminal, shades as weights: a matrix of target and source tokens, or the cells of an image for each target token."""
 
 from __future__ import annotations
 
-from regard.errors import DataError
+from collections.abc import Sequence
+
+from regard.errors import DataError, counted
+from regard.viewer.items import Grid
 from regard.viewer.record import AttentionRecord, Matrix
 from regard.viewer.text import clusters, display_width, fit_width, isolated, plain_text
 
@@ -14,6 +17,8 @@ COLORS = (245, 67, 37, 35, 106)
 MAX_HEADER = 12
 MAX_LABEL = 20
 CELL = 3
+GAP = "  "
+"""Between images side by side."""
 
 
 def render_alignment(
@@ -22,13 +27,14 @@ def render_alignment(
     """Draw one matrix of weights as text.
 
     Source tokens are written above their columns, vertically if they do not fit horizontally. Each row ends with its strongest source token
-    and weight if there is room.
+    and weight if there is room. Attention over an image is a block of rows x columns of shades for each target token, which is written
+    above; as many blocks are side by side as fit. A text with an image has both; see `AttentionRecord.matrices`.
 
     Args:
         record: the record.
         width: columns of the terminal, at least 20.
         color: add color (256-color escape sequences); shades alone are readable, too.
-        height: max number of target tokens, at least 1.
+        height: max number of target tokens, and of rows of an image, at least 1.
         map: name of a map; None: the main one.
         head: index of a head; None: the mean over heads.
 
@@ -53,22 +59,55 @@ def render_alignment(
         raise DataError(f"record: expected an AttentionRecord, found {type(record).__name__}; a model without attention has none")
     if width < 20 or height < 1:
         raise DataError(f"width {width}, height {height}: expected at least 20 columns and 1 row")
-    title = [fit_width(plain_text(record.title), width), ""] if record.title.strip() else []
-    matrix = record.matrix(map, head)
+    lines = [fit_width(plain_text(record.title), width), ""] if record.title.strip() else []
+    for number, matrix in enumerate(record.matrices(map, head)):
+        lines += [""] if number else []
+        if not matrix.key or not matrix.query:
+            side = "source" if not matrix.key else "target"
+            lines.append(fit_width(f"(no {side} tokens: nothing to draw)", width))
+        elif matrix.grid is None:
+            lines += _matrix(matrix, width, height, color)
+        else:
+            lines += _images(matrix, matrix.grid, width, height, color)
+    return "\n".join(line.rstrip() for line in lines)
+
+
+def _matrix(matrix: Matrix, width: int, height: int, color: bool) -> list[str]:
     source, target = matrix.key, matrix.query[:height]
-    if not source or not target:
-        side = "source" if not source else "target"
-        return "\n".join([*title, fit_width(f"(no {side} tokens: nothing to draw)", width)])
     label = min(max(display_width(token) for token in target), MAX_LABEL, width // 3)
     room = width - label - 1
     cells = _cell_widths(source, room)
     shown = source[: len(cells)]
-    top = max(float(matrix.weights.max()), 0.0) or 1.0
-    lines = [*title, *_header(shown, cells, label)]
+    top = _top(matrix)
+    lines = _header(shown, cells, label)
     for row, name in enumerate(target):
         lines.append(_row(matrix, row, (name, label), cells, top=top, width=width, color=color))
-    lines += ["", *_legend(top, width, color), *_cut_note(matrix, len(cells), len(target), width)]
-    return "\n".join(line.rstrip() for line in lines)
+    left_out = [(len(source) - len(cells), "source token"), (len(matrix.query) - len(target), "target token")]
+    return [*lines, "", *_legend(top, width, color), *_cut_note(left_out, width)]
+
+
+def _images(matrix: Matrix, grid: Grid, width: int, height: int, color: bool) -> list[str]:
+    words, top = matrix.query[:height], _top(matrix)
+    cell = 2 if 2 * grid.columns <= width else 1
+    rows, columns = min(grid.rows, height), min(grid.columns, width // cell)
+    slot = max(columns * cell, min(max(display_width(word) for word in words), MAX_LABEL))
+    words = [fit_width(word, slot) for word in words]
+    weights = matrix.weights.reshape(-1, grid.rows, grid.columns)[:, :rows, :columns]
+    across = (width + len(GAP)) // (slot + len(GAP))
+    lines = []
+    for start in range(0, len(words), across):
+        some = range(start, min(start + across, len(words)))
+        lines.append(GAP.join(isolated(words[step]) + " " * (slot - display_width(words[step])) for step in some))
+        for row in range(rows):
+            shades = ("".join(_shade(float(weight), top, color, cell) for weight in weights[step, row]) for step in some)
+            lines.append(GAP.join(each + " " * (slot - columns * cell) for each in shades))
+        lines.append("")
+    left_out = [(grid.rows - rows, "row"), (grid.columns - columns, "column"), (len(matrix.query) - len(words), "target token")]
+    return [*lines, *_legend(top, width, color), *_cut_note(left_out, width)]
+
+
+def _top(matrix: Matrix) -> float:
+    return max(float(matrix.weights.max()), 0.0) or 1.0
 
 
 def _cell_widths(source: list[str], room: int) -> list[int]:
@@ -111,9 +150,9 @@ def _row(matrix: Matrix, row: int, name: tuple[str, int], cells: list[int], *, t
     return line
 
 
-def _shade(weight: float, top: float, color: bool) -> str:
+def _shade(weight: float, top: float, color: bool, cell: int = 2) -> str:
     step = max(sum(weight >= part * top for part in STEPS) - 1, 0)  # negative scores have the lightest shade
-    block = SHADES[step] * 2 if step else f"{SHADES[0]} "
+    block = SHADES[step] * cell if step else SHADES[0].ljust(cell)
     return f"\x1b[38;5;{COLORS[step]}m{block}\x1b[0m" if color else block
 
 
@@ -135,7 +174,6 @@ def _legend(top: float, width: int, color: bool) -> list[str]:
     return lines
 
 
-def _cut_note(matrix: Matrix, columns: int, rows: int, width: int) -> list[str]:
-    left_out = [(len(matrix.key) - columns, "source"), (len(matrix.query) - rows, "target")]
-    parts = [f"{number} {side} token{'s' if number > 1 else ''}" for number, side in left_out if number]
+def _cut_note(left_out: Sequence[tuple[int, str]], width: int) -> list[str]:
+    parts = [counted(number, what) for number, what in left_out if number]
     return [fit_width("not shown: " + ", ".join(parts), width)] if parts else []
