@@ -15,7 +15,8 @@ from regard.data.image_features import write_features
 from regard.data.lines import read_lines
 from regard.errors import ConfigError, DataError
 from regard.metrics.significance import score_of_counts
-from regard.study.measure import RunMeasures, attention_of, checkpoint_selection, measure_run, seen_items
+from regard.study.measure import RunMeasures, attention_of, checkpoint_selection, measure_run, most_frequent_class, seen_items
+from regard.study.training_figures import training_figures
 from regard.tasks.captioning_training import train_captioning
 from regard.tasks.language_training import evaluate_language, open_language_run
 from regard.tasks.synthetic_data import generate
@@ -115,6 +116,17 @@ def test_test_items_that_were_trained_on_are_counted(tmp_path: Path) -> None:
     assert seen_items(labels, {"examples": labelled}) is None, "measured again from its weights alone"
 
 
+def test_the_most_frequent_class_is_that_of_the_training_data(tmp_path: Path) -> None:
+    (tmp_path / "train.tsv").write_text("no\ta\nyes\tb\nyes\tc\nno\td\nyes\te\n", encoding="utf-8")
+    (tmp_path / "test.tsv").write_text("no\ta\nno\tb\nno\tc\nyes\td\n", encoding="utf-8")
+    config = validate({"data": {"train": str(tmp_path / "train.tsv")}}, "test", kind=ClassificationConfig)
+    test = {"examples": str(tmp_path / "test.tsv")}
+    assert most_frequent_class(config, test) == {"label": "yes", "accuracy": 25.0}
+    (tmp_path / "train.tsv").unlink()
+    assert most_frequent_class(config, test) is None
+    assert most_frequent_class(validate({}, "test", kind=TranslationConfig), {"source": "a", "target": "b"}) is None
+
+
 @pytest.mark.parametrize(("task", "pooling"), [("classification", "structured"), ("entailment", "max"), ("classification", "last")])
 def test_labels(tmp_path: Path, task: str, pooling: str) -> None:
     config = tiny_sentences.configuration(tmp_path, task=task, model={"pooling": pooling}, training={"max_updates": 2})
@@ -123,6 +135,10 @@ def test_labels(tmp_path: Path, task: str, pooling: str) -> None:
     test = {"examples": config.data.valid}
     found = measure_run(task, tmp_path / "run", test)
     check(found, found.lines)
+    other = measure_run(task, tmp_path / "run", test, metric="macro-F1")
+    check(other, found.lines)
+    assert (other.main, other.scores) == ("macro-F1", found.scores)
+    assert training_figures(tmp_path / "run").keys() >= {"training_examples", "validation_examples", "scored"}
     assert (attention_of(task, tmp_path / "run", test) == {}) == (pooling == "last")
 
 
