@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from regard.config import ClassificationConfig, TranslationConfig, validate
+from regard.config import CaptioningConfig, ClassificationConfig, TranslationConfig, validate
 from regard.data.captions import read_captions
 from regard.data.image_features import write_features
 from regard.data.lines import read_lines
@@ -17,8 +17,11 @@ from regard.errors import ConfigError, DataError
 from regard.metrics.significance import score_of_counts
 from regard.study.measure import RunMeasures, attention_of, checkpoint_selection, measure_run, most_frequent_class, seen_items
 from regard.study.training_figures import training_figures
+from regard.tasks.captioning_data import open_caption_sets
 from regard.tasks.captioning_training import train_captioning
+from regard.tasks.classification_data import read_labelled_file
 from regard.tasks.language_training import evaluate_language, open_language_run
+from regard.tasks.run_folder import read_config
 from regard.tasks.synthetic_data import generate
 from tests.tasks import tiny, tiny_captions, tiny_language, tiny_sentences
 
@@ -36,6 +39,12 @@ def check(found: RunMeasures, lines: int) -> None:
     assert len(found.counts) == found.lines == lines
     assert score_of_counts(found.metric, found.counts.sum(0)) == pytest.approx(named(found)[found.main], abs=1e-9)
     assert found.seconds > 0
+
+
+def sizes(run: Path) -> list[int]:
+    """Return the numbers of training and validation examples of a run."""
+    figures = training_figures(run)
+    return [figures["training_examples"], figures["validation_examples"]]
 
 
 def test_translation(tmp_path: Path) -> None:
@@ -78,6 +87,7 @@ def test_captioning_with_areas(tmp_path: Path) -> None:
     check(measure_run("captioning", run, test), 5)
     check(measure_run("captioning", run, test, metric="ROUGE-L"), 5)
     check(measure_run("captioning", run, test, metric="BLEU-4"), 5)
+    assert sizes(run) == [len(part) for part in open_caption_sets(read_config(run, CaptioningConfig), run)]
     figures = attention_of("captioning", run, test)
     assert figures["entropy"] > 0
     assert set(figures["areas"]) == {"1", "2", "4"}  # cells, pairs, squares
@@ -138,7 +148,8 @@ def test_labels(tmp_path: Path, task: str, pooling: str) -> None:
     other = measure_run(task, tmp_path / "run", test, metric="macro-F1")
     check(other, found.lines)
     assert (other.main, other.scores) == ("macro-F1", found.scores)
-    assert training_figures(tmp_path / "run").keys() >= {"training_examples", "validation_examples", "scored"}
+    read = [read_labelled_file(config, str(path)).examples for path in (config.data.train, config.data.valid)]
+    assert sizes(tmp_path / "run") == list(map(len, read))
     assert (attention_of(task, tmp_path / "run", test) == {}) == (pooling == "last")
 
 
@@ -147,6 +158,7 @@ def test_language(tmp_path: Path, attention: str) -> None:
     tiny_language.run(tmp_path, model={"attention": attention}, training={"max_updates": 2})
     test = {"text": str(tmp_path / "valid_text")}
     check(measure_run("lm", tmp_path / "run", test), 3)
+    assert sizes(tmp_path / "run") == [len((tmp_path / name).read_text().splitlines()) for name in ("text", "valid_text")]
     figures = attention_of("lm", tmp_path / "run", test)
     assert (figures == {}) == (attention == "none")
 
