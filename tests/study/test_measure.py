@@ -44,6 +44,7 @@ def check(found: RunMeasures, lines: int) -> None:
 def sizes(run: Path) -> list[int]:
     """Return the numbers of training and validation examples of a run."""
     figures = training_figures(run)
+    assert figures["seconds"] > 0
     return [figures["training_examples"], figures["validation_examples"]]
 
 

@@ -47,8 +47,8 @@ def training_figures(run: Path) -> dict[str, Any]:
     """Return what the log and the weights of a finished run say of its training, for its result.
 
     Returns:
-        `updates`; `curve`, its evaluations; `trained_on`; medians `tokens_per_second` and `seconds_per_update`; `seconds` up to the last
-        logged update, evaluations included; `training_examples` and `validation_examples`; and `scored`, the weights that are scored: their
+        `updates`; `curve`, its evaluations; `trained_on`; medians `tokens_per_second` and `seconds_per_update`; `seconds`, with those
+        of evaluations; `training_examples` and `validation_examples`; and `scored`, the weights that are scored: their
         `updates` (several: their mean), the validation `metric` and its `value`. Without what the run does not say.
 
     Raises:
@@ -64,9 +64,7 @@ def training_figures(run: Path) -> dict[str, Any]:
     for name in ("tokens_per_second", "seconds_per_update"):
         if found := [event[name] for event in trained if name in event]:
             figures[name] = statistics.median(found)
-    if trained:
-        figures["seconds"] = trained[-1].get("seconds")
-    return figures | {name: ended[name] for name in SIZES if name in ended}
+    return figures | {name: ended[name] for name in ("seconds", *SIZES) if name in ended}
 
 
 def _scored(run: Path) -> dict[str, Any]:
