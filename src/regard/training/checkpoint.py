@@ -43,25 +43,24 @@ DAMAGED = "damaged-"
 class TrainingState:
     """Everything that changes during training.
 
-        It has no random state: the loop seeds torch for every batch from the configured seed and the batch's position.
+    It has no random state: the loop seeds torch for every batch from the configured seed and the batch's position.
 
-        Attributes:
-            model: the module itself, not its DDP wrapper; its weights may be sharded.
-            optimizer: built by `build_optimizer`.
-            kind: name of the optimizer, which determines its state per parameter.
-            scaler: gradient scaler, disabled unless training in fp16.
-            progress: progress of the run.
-            average: moving average of the weights, or None.
-            carried: state carried across batches, see `TrainingJob`.
+    Attributes:
+        model: the module itself, not its DDP wrapper; its weights may be sharded.
+        optimizer: built by `build_optimizer`.
+        kind: name of the optimizer, which determines its state per parameter.
+        scaler: gradient scaler, disabled unless training in fp16.
+        progress: progress of the run.
+        average: moving average of the weights, or None.
+        carried: state carried across batches, see `TrainingJob`.
 
-        Example:
-            >>> from regard.config import TrainingConfig
-    from regard.config.problems import problems
-            >>> from regard.training.optimizer import build_optimizer
-            >>> model = nn.Linear(3, 2)
-            >>> scaler = torch.amp.GradScaler("cpu", enabled=False)
-            >>> TrainingState(model, build_optimizer(model, TrainingConfig()), "adamw", scaler, Progress()).progress.step
-            0
+    Example:
+        >>> from regard.config import TrainingConfig
+        >>> from regard.training.optimizer import build_optimizer
+        >>> model = nn.Linear(3, 2)
+        >>> scaler = torch.amp.GradScaler("cpu", enabled=False)
+        >>> TrainingState(model, build_optimizer(model, TrainingConfig()), "adamw", scaler, Progress()).progress.step
+        0
     """
 
     model: nn.Module
@@ -140,31 +139,30 @@ def save_checkpoint(
 ) -> Path:
     """Save a training state as `folder/checkpoints/step-...` (collective; process 0 writes).
 
-        Args:
-            state: the training state.
-            folder: the run folder.
-            world: the processes of the run.
-            run_files: names of files in `folder` whose sha256 goes into the manifest.
-            on_event: see `TrainingJob`; receives "save 7 rename" and similar.
+    Args:
+        state: the training state.
+        folder: the run folder.
+        world: the processes of the run.
+        run_files: names of files in `folder` whose sha256 goes into the manifest.
+        on_event: see `TrainingJob`; receives "save 7 rename" and similar.
 
-        Returns:
-            The folder of the checkpoint.
+    Returns:
+        The folder of the checkpoint.
 
-        Raises:
-            WriteError: the disk is full, read-only or similar. Older checkpoints are unchanged.
+    Raises:
+        WriteError: the disk is full, read-only or similar. Older checkpoints are unchanged.
 
-        Example:
-            >>> import tempfile
-            >>> from regard.config import TrainingConfig
-    from regard.config.problems import problems
-            >>> from regard.training.optimizer import build_optimizer
-            >>> model = nn.Linear(3, 2)
-            >>> optimizer, scaler = build_optimizer(model, TrainingConfig()), torch.amp.GradScaler("cpu", enabled=False)
-            >>> state = TrainingState(model, optimizer, "adamw", scaler, Progress(step=7))
-            >>> folder = Path(tempfile.mkdtemp())
-            >>> save_checkpoint(state, folder, world=ProcessGroup()).name
-            'step-00000007'
-            >>> load_checkpoint(state, latest_checkpoint(folder))
+    Example:
+        >>> import tempfile
+        >>> from regard.config import TrainingConfig
+        >>> from regard.training.optimizer import build_optimizer
+        >>> model = nn.Linear(3, 2)
+        >>> optimizer, scaler = build_optimizer(model, TrainingConfig()), torch.amp.GradScaler("cpu", enabled=False)
+        >>> state = TrainingState(model, optimizer, "adamw", scaler, Progress(step=7))
+        >>> folder = Path(tempfile.mkdtemp())
+        >>> save_checkpoint(state, folder, world=ProcessGroup()).name
+        'step-00000007'
+        >>> load_checkpoint(state, latest_checkpoint(folder))
     """
     step = state.progress.step
     target = checkpoint_path(folder, step)
@@ -190,29 +188,28 @@ def save_checkpoint(
 def load_checkpoint(state: TrainingState, path: str | Path, *, run_files: Sequence[str] = (), verified: bool = False) -> None:
     """Load a checkpoint into a training state, to resume training exactly.
 
-        Every process reads it: first the manifest, then names, shapes and dtypes, then tensors.
+    Every process reads it: first the manifest, then names, shapes and dtypes, then tensors.
 
-        Args:
-            state: freshly built for the same configuration.
-            path: the checkpoint's folder, in `RUN/checkpoints`.
-            run_files: names of files in `RUN` that must not have changed since the checkpoint was saved.
-            verified: this process has just verified the checkpoint.
+    Args:
+        state: freshly built for the same configuration.
+        path: the checkpoint's folder, in `RUN/checkpoints`.
+        run_files: names of files in `RUN` that must not have changed since the checkpoint was saved.
+        verified: this process has just verified the checkpoint.
 
-        Raises:
-            CheckpointError: a file is missing, damaged or does not fit the model, or a run file has changed.
+    Raises:
+        CheckpointError: a file is missing, damaged or does not fit the model, or a run file has changed.
 
-        Example:
-            See `save_checkpoint`:
+    Example:
+        See `save_checkpoint`:
 
-            >>> from regard.config import TrainingConfig
-    from regard.config.problems import problems
-            >>> from regard.training.optimizer import build_optimizer
-            >>> model = nn.Linear(3, 2)
-            >>> state = TrainingState(model, build_optimizer(model, TrainingConfig()), "adamw", torch.amp.GradScaler("cpu"), Progress())
-            >>> load_checkpoint(state, "no-such-run/checkpoints/step-00000007")
-            Traceback (most recent call last):
-                ...
-            regard.errors.CheckpointError: no-such-run/checkpoints/step-00000007/manifest.json: cannot be read (No such file or directory)
+        >>> from regard.config import TrainingConfig
+        >>> from regard.training.optimizer import build_optimizer
+        >>> model = nn.Linear(3, 2)
+        >>> state = TrainingState(model, build_optimizer(model, TrainingConfig()), "adamw", torch.amp.GradScaler("cpu"), Progress())
+        >>> load_checkpoint(state, "no-such-run/checkpoints/step-00000007")
+        Traceback (most recent call last):
+            ...
+        regard.errors.CheckpointError: no-such-run/checkpoints/step-00000007/manifest.json: cannot be read (No such file or directory)
     """
     path = Path(path)
     manifest = verify_folder(path, only=() if verified else None)
