@@ -24,7 +24,8 @@ from benchmarks.fill_tables import EMPTY, fill, stale_documents
 from benchmarks.targets import long_work, speed, translation
 from regard.cli import app
 from regard.commands.shared_options import with_shared_options
-from regard.config import AttentionConfig
+from regard.config import TASKS, AttentionConfig
+from regard.config.study import METRICS, TEST_FILES
 
 ROOT = Path(__file__).parents[1]
 # What stands in docs/results is written by commands.
@@ -403,3 +404,9 @@ def test_the_table_of_mechanisms_names_every_score_and_window_there_is() -> None
     fields = AttentionConfig.model_fields
     names = [*get_args(fields["score"].annotation), *get_args(fields["window"].annotation)]
     assert [name for name in names if f"={name}`" not in text] == []
+
+
+def test_the_table_of_a_study_has_the_keys_and_metrics_of_each_task() -> None:
+    text = (ROOT / "docs" / "compare.md").read_text(encoding="utf-8")
+    rows = [re.findall(r"`([^`]+)`", line) for line in text.splitlines() if re.match(rf"\| `({'|'.join(TASKS)})` \| `", line)]
+    assert rows == [[task, *type(config().data).model_fields, *TEST_FILES[task], *METRICS[task]] for task, config in TASKS.items()]

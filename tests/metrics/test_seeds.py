@@ -14,6 +14,7 @@ import pytest
 
 from regard.errors import DataError
 from regard.metrics.caption import caption_bleu_counts
+from regard.metrics.classification import macro_f1, macro_f1_counts
 from regard.metrics.seeds import RunScore, SeedComparison, compare_seeds, run_score
 from regard.metrics.significance import item_counts, score_of_counts
 
@@ -272,3 +273,13 @@ def test_as_many_seeds_as_are_said_to_be_needed_find_the_difference(spread: floa
         other = [RunScore(spread * generator.standard_normal(), np.zeros(400)) for _ in range(seeds)]
         found += compare_seeds(one, other, samples=2000).p_value < 0.05
     assert found / 400 == pytest.approx(0.83, abs=0.09)  # the least whole number that is enough: a little above 0.8
+
+
+def test_macro_f1_without_an_item_is_that_of_all_others() -> None:
+    labels = ["a", "b", "c", "a", "b", "c", "a", "a", "b", "c", "d"]
+    predicted = ["a", "b", "a", "a", "c", "c", "a", "b", "b", "c", "d"]  # without the last item, d is no label
+    run = run_score("macro-f1", macro_f1_counts(predicted, labels))
+    assert run.score == pytest.approx(macro_f1(predicted, labels).value)
+    assert run.influence is not None
+    others = [macro_f1(*([side[:j] + side[j + 1 :] for side in (predicted, labels)])).value for j in range(len(labels))]
+    assert run.influence == pytest.approx((len(labels) - 1) * (np.mean(others) - np.array(others)))

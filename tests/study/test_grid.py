@@ -105,10 +105,15 @@ def test_the_report_tells_every_run(finished: tuple[StudyConfig, Path]) -> None:
     seen = [{**run, "seen": 3} for run in report.runs]
     assert "Test items whose input is a training input, too: 3 (letters)." in markdown(report._replace(runs=seen))
     paths = {path.name: path.read_text(encoding="utf-8") for path in write_report(report, folder)}
-    assert set(paths) == {"report.md", "report.html", "report.csv", "report.json"}
+    assert set(paths) == {"report.md", "report.html", "report.csv", "report.json", "runs.csv"}
     rows = list(csv.reader(paths["report.csv"].splitlines()))
     assert [row[1] for row in rows] == ["variant", "none", "additive"]
     assert len(json.loads(paths["report.json"])["runs"]) == 4
+    runs = list(csv.DictReader(paths["runs.csv"].splitlines()))
+    assert [float(run["validation_score"]) for run in runs] == pytest.approx([min(p["loss"] for p in run["curve"]) for run in report.runs])
+    assert {run["scored_update"] for run in runs} <= {"5", "10"}
+    assert all(float(run["seconds"]) > 0 and run["updates"] == "10" for run in runs)
+    assert "Training and validation pairs: 72 and 8 (letters)." in paths["report.md"]
     for run in report.runs:
         assert run["command"] in paths["report.html"]
         assert (folder / "configs" / f"{run['cell']['data']}-{run['cell']['variant']}-{run['cell']['seed']}.yaml").is_file()

@@ -9,15 +9,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from regard.config import ClassificationConfig, TranslationConfig, validate
+from regard.config import CaptioningConfig, ClassificationConfig, TranslationConfig, validate
 from regard.data.captions import read_captions
 from regard.data.image_features import write_features
 from regard.data.lines import read_lines
 from regard.errors import ConfigError, DataError
 from regard.metrics.significance import score_of_counts
-from regard.study.measure import RunMeasures, attention_of, checkpoint_selection, measure_run, seen_items
+from regard.study.measure import RunMeasures, attention_of, checkpoint_selection, measure_run, most_frequent_class, seen_items
+from regard.study.training_figures import training_figures
+from regard.tasks.captioning_data import open_caption_sets
 from regard.tasks.captioning_training import train_captioning
+from regard.tasks.classification_data import read_labelled_file
 from regard.tasks.language_training import evaluate_language, open_language_run
+from regard.tasks.run_folder import read_config
 from regard.tasks.synthetic_data import generate
 from tests.tasks import tiny, tiny_captions, tiny_language, tiny_sentences
 
@@ -35,6 +39,13 @@ def check(found: RunMeasures, lines: int) -> None:
     assert len(found.counts) == found.lines == lines
     assert score_of_counts(found.metric, found.counts.sum(0)) == pytest.approx(named(found)[found.main], abs=1e-9)
     assert found.seconds > 0
+
+
+def sizes(run: Path) -> list[int]:
+    """Return the numbers of training and validation examples of a run."""
+    figures = training_figures(run)
+    assert figures["seconds"] > 0
+    return [figures["training_examples"], figures["validation_examples"]]
 
 
 def test_translation(tmp_path: Path) -> None:
@@ -77,6 +88,7 @@ def test_captioning_with_areas(tmp_path: Path) -> None:
     check(measure_run("captioning", run, test), 5)
     check(measure_run("captioning", run, test, metric="ROUGE-L"), 5)
     check(measure_run("captioning", run, test, metric="BLEU-4"), 5)
+    assert sizes(run) == [len(part) for part in open_caption_sets(read_config(run, CaptioningConfig), run)]
     figures = attention_of("captioning", run, test)
     assert figures["entropy"] > 0
     assert set(figures["areas"]) == {"1", "2", "4"}  # cells, pairs, squares
@@ -115,6 +127,17 @@ def test_test_items_that_were_trained_on_are_counted(tmp_path: Path) -> None:
     assert seen_items(labels, {"examples": labelled}) is None, "measured again from its weights alone"
 
 
+def test_the_most_frequent_class_is_that_of_the_training_data(tmp_path: Path) -> None:
+    (tmp_path / "train.tsv").write_text("no\ta\nyes\tb\nyes\tc\nno\td\nyes\te\n", encoding="utf-8")
+    (tmp_path / "test.tsv").write_text("no\ta\nno\tb\nno\tc\nyes\td\n", encoding="utf-8")
+    config = validate({"data": {"train": str(tmp_path / "train.tsv")}}, "test", kind=ClassificationConfig)
+    test = {"examples": str(tmp_path / "test.tsv")}
+    assert most_frequent_class(config, test) == {"label": "yes", "accuracy": 25.0}
+    (tmp_path / "train.tsv").unlink()
+    assert most_frequent_class(config, test) is None
+    assert most_frequent_class(validate({}, "test", kind=TranslationConfig), {"source": "a", "target": "b"}) is None
+
+
 @pytest.mark.parametrize(("task", "pooling"), [("classification", "structured"), ("entailment", "max"), ("classification", "last")])
 def test_labels(tmp_path: Path, task: str, pooling: str) -> None:
     config = tiny_sentences.configuration(tmp_path, task=task, model={"pooling": pooling}, training={"max_updates": 2})
@@ -123,6 +146,11 @@ def test_labels(tmp_path: Path, task: str, pooling: str) -> None:
     test = {"examples": config.data.valid}
     found = measure_run(task, tmp_path / "run", test)
     check(found, found.lines)
+    other = measure_run(task, tmp_path / "run", test, metric="macro-F1")
+    check(other, found.lines)
+    assert (other.main, other.scores) == ("macro-F1", found.scores)
+    read = [read_labelled_file(config, str(path)).examples for path in (config.data.train, config.data.valid)]
+    assert sizes(tmp_path / "run") == list(map(len, read))
     assert (attention_of(task, tmp_path / "run", test) == {}) == (pooling == "last")
 
 
@@ -131,6 +159,7 @@ def test_language(tmp_path: Path, attention: str) -> None:
     tiny_language.run(tmp_path, model={"attention": attention}, training={"max_updates": 2})
     test = {"text": str(tmp_path / "valid_text")}
     check(measure_run("lm", tmp_path / "run", test), 3)
+    assert sizes(tmp_path / "run") == [len((tmp_path / name).read_text().splitlines()) for name in ("text", "valid_text")]
     figures = attention_of("lm", tmp_path / "run", test)
     assert (figures == {}) == (attention == "none")
 

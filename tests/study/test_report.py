@@ -15,6 +15,7 @@ import pytest
 from regard.config import validate
 from regard.config.study import StudyCell, StudyConfig, load_study
 from regard.errors import ConfigError, DataError
+from regard.metrics.classification import macro_f1, macro_f1_counts
 from regard.study import build_report, write_report
 from regard.study.report_files import by_length, conclusions, curves, findings, markdown, table, write_style
 from regard.study.results import result_file
@@ -371,3 +372,25 @@ def test_values_that_each_run_has_for_itself_do_not_count(tmp_path: Path) -> Non
         path = result_file(tmp_path, StudyCell(data="a", variant="plain", seed=seed))
         path.write_text(json.dumps({**json.loads(path.read_text()), "signatures": {"accuracy": signature}}))
     assert build_report(study_of("classification", seeds=(1, 2)), tmp_path, samples=1).rows[0].runs == 2
+
+
+def test_variants_may_be_compared_by_macro_f1(tmp_path: Path) -> None:
+    expected = [*"abc" * 30, *"d" * 10]
+    scores = {}
+    for variant, wrong in (("plain", 70), ("good", 10)):
+        predicted = ["a"] * wrong + expected[wrong:]
+        scores[variant] = macro_f1(predicted, expected).value
+        for seed in (1, 2, 3):
+            put(tmp_path, "classification", "a", variant, seed, right(0))
+            path = result_file(tmp_path, StudyCell(data="a", variant=variant, seed=seed))
+            counts = macro_f1_counts(predicted, expected).tolist()
+            changes = {"main": "macro-F1", "metric": "macro-f1", "scores": {"macro-F1": scores[variant]}, "counts": counts}
+            path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+    study = study_of("classification", {"says": "it helps", "better": "good", "than": "plain", "data": ["a"]}, seeds=(1, 2, 3))
+    report = build_report(
+        validate(study.model_dump(mode="json") | {"metric": "macro_f1"}, "here", kind=StudyConfig), tmp_path, samples=1000
+    )
+    [row] = report.findings
+    assert (report.metric, row.verdict) == ("macro-F1", "holds")
+    assert row.gain == pytest.approx(scores["good"] - scores["plain"])
+    assert row.sentence("macro-F1", data="a").startswith("it helps (a): holds (3 seeds): +")

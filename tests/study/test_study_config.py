@@ -55,6 +55,8 @@ def test_a_run_has_the_settings_of_the_study_the_scale_the_data_and_the_variant(
         ({"task": "poetry"}, "task: 'poetry', expected one of translation, "),
         ({"baseline": "narrow"}, "baseline: 'narrow', expected one of plain, wide"),
         ({"variants": {"../x": {}}}, "'../x': expected letters"),
+        ({"seeds": 3}, "seeds: expected a list, such as [1, 2, 3], found 3"),
+        ({"metric": "macro_f1"}, "metric: 'macro-F1', expected one of BLEU, chrF2, exact match"),
         ({"metric": "TER"}, "metric: 'TER', expected one of BLEU, chrF2, exact match"),
         ({"scales": {"small": {"model": {}}}}, "scales.small: 'model', expected some of title, "),
         ({"seeds": [3, 3]}, "seeds: duplicate seed"),

@@ -94,9 +94,9 @@ def test_a_run_folder_of_before_the_families_is_read_as_recurrent(tmp_path: Path
     [
         (["model.type=transformer", "model.cell=gru"], "model.cell: unknown key: a setting of model.type=rnn"),
         (["model.type=crossed", "model.area.max_are=3"], "model.area.max_are: unknown key; did you mean model.area.max_area?"),
-        (["model.type=lstm"], "'rnn', 'transformer' or 'crossed'"),
+        (["model.type=lstm"], "expected rnn, transformer or crossed"),
         (["model.type=transformer", "model.embed_dim=9"], "model: embed_dim (9) must be a multiple of num_heads (4)"),
-        (["model.type=transformer", "model.area.max_area=0"], "model.area.max_area: Input should be greater"),
+        (["model.type=transformer", "model.area.max_area=0"], "model.area.max_area: expected at least"),
     ],
 )
 def test_a_wrong_setting_of_a_family_is_named_by_its_key(overrides: list[str], message: str) -> None:

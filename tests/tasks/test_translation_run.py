@@ -81,7 +81,7 @@ def test_a_vocabulary_of_another_run_is_refused(run_folder: Path, tmp_path: Path
     [
         ("model: &a\n  model: *a\n", "more than 6 levels deep"),
         ("[" * 700, "not valid YAML"),
-        ("model: 2001-99-99\n", "model: Input should be a valid dictionary"),
+        ("model: 2001-99-99\n", "model: expected keys and values"),
         ("!!python/object/apply:os.getcwd []\n", "line 1: not valid YAML"),
         ("- 3\n", "expected keys and values, found list"),
         ("modle: {}\n", "did you mean model?"),

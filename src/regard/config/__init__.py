@@ -33,7 +33,6 @@ from regard.config.load import (
     dump_config,
     load_config,
     merge_configs,
-    submodels,
     task_of,
     validate,
     with_options,
@@ -52,6 +51,7 @@ from regard.config.models import (
     TransformerSettings,
 )
 from regard.config.recipes import RECIPES, Recipe, recipe_for, with_recipe
+from regard.config.suggestions import submodels
 from regard.config.translation import TranslationConfig, TranslationDataConfig, TranslationTrainingConfig
 
 __all__ = [

@@ -65,7 +65,8 @@ class SmallCNNConfig(Frozen):
     @model_validator(mode="after")
     def _check(self) -> Self:
         if len(self.depths) != len(self.channels) or min(self.depths) < 0:
-            raise ValueError(f"depth: expected one number of 0 or more, or one for each of {len(self.channels)} stages, found {self.depth}")
+            found = list(self.depth) if isinstance(self.depth, tuple) else self.depth
+            raise ValueError(f"depth: expected one number of 0 or more, or one for each of {len(self.channels)} stages, found {found}")
         return self
 
     @property

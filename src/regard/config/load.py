@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import difflib
 import itertools
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, TypeVar, get_args, overload
+from typing import Any, TypeVar, overload
 
 from pydantic import ValidationError
 
@@ -15,8 +14,9 @@ from regard.config.base import Frozen, RunConfig, WrongValue
 from regard.config.captioning import CaptioningConfig
 from regard.config.classification import ClassificationConfig, EntailmentConfig
 from regard.config.language import LanguageConfig
+from regard.config.problems import LONGEST_NAME, Problem, locate, problems
 from regard.config.strict_yaml import MAX_BYTES, MAX_ENTRIES, NOT_YAML, dump_yaml, parse_yaml
-from regard.config.suggestions import exists, families, submodels, suggested_mechanism, suggested_path
+from regard.config.suggestions import exists, families, suggested_mechanism, suggested_path
 from regard.config.translation import TranslationConfig
 from regard.errors import LONGEST_SHOWN, ConfigError, listed, os_reason, shown
 from regard.input_files import open_input
@@ -29,8 +29,6 @@ MAX_DEPTH = 6
 MAX_ERRORS = 5
 MAX_KEYS = 12
 """Number of known keys that an error lists."""
-# Maximum characters of a key in a message.
-LONGEST_NAME = 30
 # What people write for null.
 NOTHING = ("none", "no", "off", "false", "nil")
 
@@ -101,21 +99,8 @@ def load_config(
         return kind.model_validate(tree)
     except ValidationError as error:
         keys = [item.partition("=")[0] for item in overrides]
-        in_file = path is not None and any(_is_of_file(_names(item["loc"], kind), file, keys) for item in error.errors())
+        in_file = path is not None and any(_is_of_file(locate(item["loc"], kind).names, file, keys) for item in error.errors())
         raise _refused(error, str(path) if in_file else "configuration", kind) from error
-
-
-def _names(location: Iterable[Any], kind: type[Frozen]) -> list[str]:
-    # The keys of the location of an error, which has the names of model families, too.
-    model: Any = kind
-    names = list[str]()
-    for part in map(str, location):
-        if isinstance(model, dict):
-            model = model.get(part)
-        else:
-            names.append(part)
-            model = _submodel(model, part)
-    return names
 
 
 def _is_of_file(names: list[str], file: Mapping[str, Any], overrides: list[str]) -> bool:
@@ -177,12 +162,12 @@ def validate(tree: Mapping[str, Any], where: str, *, kind: type[Frozen] = Transl
 
 
 def _refused(error: ValidationError, where: str, kind: type[Frozen]) -> ConfigError:
-    lines = list[str]()
-    for item in error.errors()[:MAX_ERRORS]:
-        line = _explain(item, kind)
+    lines, found = list[str](), problems(error, kind)
+    for problem in found[:MAX_ERRORS]:
+        line = _explain(problem, kind)
         # List the known keys only once.
         lines.append(line.split("; known keys:")[0] if any("; known keys:" in before for before in lines) else line)
-    more = f"; and {error.error_count() - MAX_ERRORS} more" if error.error_count() > MAX_ERRORS else ""
+    more = f"; and {len(found) - MAX_ERRORS} more" if len(found) > MAX_ERRORS else ""
     return ConfigError(f"{where}: " + "; ".join(lines) + more)
 
 
@@ -336,73 +321,44 @@ def _merge(tree: dict[str, Any], other: Mapping[str, Any], where: str, depth: in
             tree[key] = value
 
 
-def _explain(item: Mapping[str, Any], kind: type[Frozen]) -> str:
-    model: Any = kind
-    names, known, field, chosen = [], [], None, set[str]()
-    for part in map(str, item["loc"]):
-        if isinstance(model, dict):  # one of several families: its name is in the path, but is not a key
-            model = model.get(part)
-            chosen.add(f"{'.'.join(names)}.type={part}")
-            continue
-        names.append(part if len(part) <= LONGEST_NAME else shown(part, longest=LONGEST_NAME))
-        known = list(model.model_fields) if model is not None else []
-        field = getattr(model, "model_fields", {}).get(part)
-        model = _submodel(model, part)
-    path = ".".join(names)
-    if item["type"] == "value_error":  # from our own validator, with its own message
-        error = item["ctx"]["error"]
-        path = ".".join([path, error.key] if path else [error.key]) if isinstance(error, WrongValue) else path
-        return f"{path}: {error}" if path else str(error)
-    if item["type"] != "extra_forbidden":
-        if item["type"] == "union_tag_invalid":  # an unknown family
-            path, message, given = f"{path}.type", f"Input should be {_either(item['ctx']['expected_tags'])}", item["input"].get("type")
-        else:
-            message, given = item["msg"], item["input"]
-        not_parsed = str(item["type"]).endswith("_parsing")  # a number was expected; "two" is also a word of an alias
-        nothing = str(given).lower() in NOTHING and field is not None and type(None) in get_args(field.annotation)
-        meant = (
-            f"{path}=null" if nothing else None if not_parsed else suggested_mechanism(kind, given) or _close_value(path, given, message)
-        )
-        return f"{path}: {message}, found {shown(given)}{_meant(meant)}" if path else message
+def _explain(problem: Problem, kind: type[Frozen]) -> str:
+    place, path = problem.place, problem.path
+    names = place.names
+    if problem.error is not None:  # from our own validator, with its own message
+        path = ".".join([*filter(None, [path]), problem.error.key]) if isinstance(problem.error, WrongValue) else path
+        return f"{path}: {problem.error}" if path else str(problem.error)
+    if problem.type != "extra_forbidden":
+        return f"{path}: {problem.message}{_meant(_meant_value(problem, kind))}" if path else problem.message
     if names == ["device"]:
         return "device: no setting of a run; --device cpu|cuda, or REGARD_DEVICE in the environment, chooses where it is trained"
-    others = [[word for word in words if word not in chosen] for words in families(kind, path)]
+    others = [[word for word in words if word not in place.chosen] for words in families(kind, path)]
     if fewest := [" ".join(words) for words in others if words and not any(set(words) > set(fewer) for fewer in others)]:
         return f"{path}: unknown key: a setting of {' or '.join(fewest)}"
-    if meant := suggested_path(kind, path, item["input"]):
+    if meant := suggested_path(kind, path, problem.given):
         return f"{path}: unknown key{_meant(meant)}"
-    if close := difflib.get_close_matches(names[-1], known, n=1):
+    if close := difflib.get_close_matches(names[-1], place.known, n=1):
         return f"{path}: unknown key{_meant('.'.join([*names[:-1], close[0]]))}"
-    if meant := suggested_path(kind, path, item["input"], cutoff=0.8) or suggested_mechanism(kind, names[-1]):
+    if meant := suggested_path(kind, path, problem.given, cutoff=0.8) or suggested_mechanism(kind, names[-1]):
         return f"{path}: unknown key{_meant(meant)}"
     if tasks := [task for task, other in TASKS.items() if kind in TASKS.values() and exists(other, path)]:
         return f"{path}: unknown key: a setting of the task {' or '.join(tasks)}"
-    return f"{path}: unknown key{f'; known keys: {listed(known, most=MAX_KEYS)}' if known else ''}"
+    return f"{path}: unknown key{f'; known keys: {listed(place.known, most=MAX_KEYS)}' if place.known else ''}"
 
 
-def _either(names: str) -> str:
-    # As pydantic lists the values of a setting: 'a', 'b' or 'c'.
-    first, comma, last = names.rpartition(", ")
-    return f"{first} or {last}" if comma else last
-
-
-def _close_value(path: str, given: Any, message: str) -> str | None:
-    # Of the values in a message "Input should be 'a', 'b' or 'c'".
-    if not isinstance(given, str) or len(given) > LONGEST_NAME or not message.startswith("Input should be '"):
+def _meant_value(problem: Problem, kind: type[Frozen]) -> str | None:
+    # The setting that a refused value probably means.
+    path, given = problem.path, problem.given
+    if str(given).lower() in NOTHING and problem.place.nullable:
+        return f"{path}=null"
+    if problem.type in ("missing", "int_parsing", "float_parsing", "bool_parsing"):  # "two" is also a word of an alias
         return None
-    close = difflib.get_close_matches(given.lower(), re.findall(r"'([^']*)'", message), n=1)
+    if meant := suggested_mechanism(kind, given):
+        return meant
+    if not isinstance(given, str) or len(given) > LONGEST_NAME:
+        return None
+    close = difflib.get_close_matches(given.lower(), problem.values, n=1)
     return f"{path}={close[0]}" if close else None
 
 
 def _meant(words: str | None) -> str:
     return f"; did you mean {words}?" if words else ""
-
-
-def _submodel(model: Any, name: str) -> Any:
-    field = getattr(model, "model_fields", {}).get(name)
-    if field is None:
-        return None
-    found = submodels(field.annotation)
-    if len(found) > 1:
-        return {each.model_fields["type"].default: each for each in found}
-    return found[0] if found else None

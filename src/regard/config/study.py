@@ -28,11 +28,13 @@ TEST_FILES = {
 METRICS = {
     "translation": ("BLEU", "chrF2", "exact match"),
     "captioning": ("CIDEr-D", "CIDEr", "ROUGE-L", "BLEU-4"),
-    "classification": ("accuracy",),
-    "entailment": ("accuracy",),
+    "classification": ("accuracy", "macro-F1"),
+    "entailment": ("accuracy", "macro-F1"),
     "lm": ("perplexity", "bits per byte"),
 }
 """Metrics for comparing runs of each task; the first is the default."""
+OTHER_SPELLINGS = {"macro_f1": "macro-F1"}
+"""Metrics as `training.metric` spells them."""
 Line = Annotated[str, BeforeValidator(lambda text: " ".join(text.split()) if isinstance(text, str) else text)]
 """Text for a report: one line, whatever its line ends in YAML."""
 SCALE_FIELDS = ("title", "source", "config", "settings", "data", "variants", "seeds", "budget", "baseline", "hypotheses")
@@ -123,6 +125,11 @@ class StudyConfig(Frozen):
     budget: BudgetConfig | None = Field(default=None, description="absent: what the settings say")
     baseline: str | None = Field(default=None, description="the variant that others are compared with; absent: the first")
     hypotheses: tuple[HypothesisConfig, ...] = Field(default=(), description="hypotheses to test: one variant is better than another")
+
+    @field_validator("metric", mode="before")
+    @classmethod
+    def _spelled(cls, metric: object) -> object:
+        return OTHER_SPELLINGS.get(metric, metric) if isinstance(metric, str) else metric
 
     @field_validator("data", "variants")
     @classmethod

@@ -9,11 +9,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
 from torch import nn
 
-from regard.config import ModelConfig, TranslationConfig
-from regard.errors import CheckpointError, ConfigError, missing_extra
+from regard.config import ModelConfig, validate
+from regard.errors import CheckpointError, missing_extra
 from regard.models import EncoderDecoder, build
 from regard.tasks.translation_run import TranslationRun, open_translation_run, run_files
 from regard.training.atomic_folder import write_tensors
@@ -152,8 +151,4 @@ def fetch_run(repo: str, *, revision: str | None = None) -> Path:
 
 
 def _model_config(settings: dict[str, Any]) -> ModelConfig:
-    try:
-        return TranslationConfig.model_validate({"model": settings}).model
-    except ValidationError as error:
-        item = error.errors()[0]
-        raise ConfigError(f"{'.'.join(map(str, item['loc']))}: {item['msg']}") from error
+    return validate({"model": settings}, "settings").model

@@ -134,6 +134,41 @@ def macro_f1(predicted: Sequence[str], expected: Sequence[str]) -> Score:
     return Score("macro-F1", value, "0-100", f"n:{len(expected)}|labels:{len(labels)}|zero division:0")
 
 
+def macro_f1_counts(predicted: Sequence[str], expected: Sequence[str]) -> np.ndarray:
+    """Return the counts of each example from whose sums `macro_f1_of_counts` computes macro-F1.
+
+    Args:
+        predicted: N labels; "" for none.
+        expected: N labels.
+
+    Returns:
+        (N, 2 C) counts for the C labels on either side: 1 where a label is predicted and expected, then how often it is either, 0 to 2.
+
+    Raises:
+        DataError: empty lists or unequal lengths.
+
+    Example:
+        >>> macro_f1_counts(["a", "b"], ["a", "a"]).tolist()
+        [[1.0, 0.0, 2.0, 0.0], [0.0, 0.0, 1.0, 1.0]]
+    """
+    _check(predicted, expected)
+    labels = np.array(sorted({*predicted, *expected} - {""}))
+    found, wanted = (np.array(side)[:, None] == labels for side in (predicted, expected))
+    return np.concatenate([found & wanted, found.astype(int) + wanted], axis=1).astype(np.float64)
+
+
+def macro_f1_of_counts(counts: np.ndarray) -> float:
+    """Return macro-F1, 0 to 100, from summed counts (2 C,) of `macro_f1_counts`, over the labels that they have.
+
+    Example:
+        >>> round(macro_f1_of_counts(macro_f1_counts(["a", "b", "b"], ["a", "b", "a"]).sum(0)), 2)
+        66.67
+    """
+    hits, both = np.split(counts, 2)
+    there = both > 0
+    return 100.0 * float(np.mean(2 * hits[there] / both[there])) if there.any() else 0.0
+
+
 def calibration_error(probabilities: Sequence[float] | np.ndarray, correct: Sequence[bool] | np.ndarray, *, bins: int = 15) -> Score:
     """Compute the expected calibration error: the gap between confidence and accuracy.
 

@@ -41,7 +41,7 @@ def run_score(metric: str, counts: np.ndarray) -> RunScore:
 
         influence_i = (N - 1) (mean of all score(-j) - score(-i)), with score(-i) that of the set without item i
 
-    For corpus scores such as BLEU, score(-i) uses the summed counts of all other items.
+    For scores of the whole set such as BLEU and macro-F1, score(-i) uses the summed counts of all other items.
 
     Args:
         metric: see `regard.metrics.significance.score_of_counts`.

@@ -12,6 +12,7 @@ from sacrebleu.metrics.base import Metric
 from regard import progress
 from regard.errors import DataError, shown
 from regard.metrics.caption import bleu_of_caption_counts
+from regard.metrics.classification import macro_f1_of_counts
 from regard.metrics.score import Score, check_parallel
 from regard.metrics.translation import make_bleu, make_chrf
 
@@ -153,8 +154,8 @@ def score_of_counts(metric: str, counts: np.ndarray) -> float:
 
     Args:
         metric: "bleu" or "chrf", whose counts are those of `item_counts`; "caption-bleu", BLEU-4 from the counts of
-            `regard.metrics.caption.caption_bleu_counts`; "mean", whose counts are a value and 1; or "perplexity", whose counts are a
-            negative log-likelihood in nats and a number of tokens.
+            `regard.metrics.caption.caption_bleu_counts`; "macro-f1" from those of `regard.metrics.classification.macro_f1_counts`; "mean",
+            whose counts are a value and 1; or "perplexity", whose counts are a negative log-likelihood in nats and a number of tokens.
         counts: their sums.
 
     Raises:
@@ -170,6 +171,8 @@ def score_of_counts(metric: str, counts: np.ndarray) -> float:
         return float(np.exp(counts[0] / counts[1]))
     if metric == "caption-bleu":
         return bleu_of_caption_counts(counts)[-1]
+    if metric == "macro-f1":
+        return macro_f1_of_counts(counts)
     return _score(_scorer(metric), counts)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import os
 import shlex
 import shutil
@@ -21,8 +20,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
-from safetensors import safe_open
-
 from regard import progress
 from regard.config import LanguageConfig, RunConfig, TranslationConfig, describe_changes, dump_config, load_config, validate
 from regard.config.study import StudyCell, StudyConfig, cell_config, study_cells, training_settings
@@ -36,7 +33,7 @@ from regard.strict_json import parse_json
 from regard.study.copies import copied_from, reuse_training, rounds
 from regard.study.explained import check_methods, check_weights, explained_run, is_measured
 from regard.study.live import LiveTable
-from regard.study.measure import attention_of, checkpoint_selection, known_links, measure_run, pairs_of, seen_items
+from regard.study.measure import attention_of, checkpoint_selection, known_links, measure_run, most_frequent_class, pairs_of, seen_items
 from regard.study.results import (
     CONFIGS,
     EARLIER,
@@ -51,6 +48,7 @@ from regard.study.results import (
     result_file,
     was_set_aside,
 )
+from regard.study.training_figures import count_parameters, read_events, training_figures, was_done
 from regard.tasks.language_training import bytes_undefined
 from regard.tasks.table import TASKS
 from regard.tasks.translation_evaluation import check_known_links
@@ -64,8 +62,6 @@ PATIENCE = 1.0  # seconds to hear of a signal that has stopped a training
 ENDED = {-signal.SIGKILL: signal.SIGKILL} | {
     code: number for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1) for code in (-number, 128 + number)
 }
-# Entries of a weight file that are not parameters.
-BUFFERS = ("running_mean", "running_var", "num_batches_tracked")
 
 Trainer = Callable[[Sequence[str], Path], float | None]
 """Runs a training from its command and log file; returns its memory in MiB."""
@@ -322,12 +318,12 @@ def _do(study: StudyConfig, folder: Path, cell: StudyCell, config: RunConfig, tr
     reuse_training(study, folder, cell, config)
     copied = copied_from(folder, cell.name)
     command = train_command(study, _from_here(path), _from_here(run))
-    done_before = _was_done(run)
+    done_before = was_done(run)
     megabytes = train(command, folder / RUNS / f"{cell.name}.log")
     if changed := difference(tested, TestSets(folder).of(config, test)):
         raise TrainingError(f"data.{cell.data}.test: {', '.join(changed)} changed during the study, whose runs need one test set")
     measured = measure_run(study.task, run, test, metric=study.metric)
-    return _training_figures(run) | {
+    return training_figures(run) | {
         "cell": cell.model_dump(),
         "command": shlex.join(command),
         "tested": tested,
@@ -338,8 +334,9 @@ def _do(study: StudyConfig, folder: Path, cell: StudyCell, config: RunConfig, tr
         "by_length": measured.by_length,
         "counts": measured.counts.tolist(),
         "seen": seen_items(config, test),
+        "most_frequent": most_frequent_class(config, test),
         "lines_per_second": measured.lines / measured.seconds if measured.seconds else None,
-        "parameters": _parameters(run),
+        "parameters": count_parameters(run),
         "megabytes": _kept_memory(folder, copied or cell.name) if done_before else megabytes,
         "equal_to": copied,
         "attention": attention_of(study.task, run, test),
@@ -411,43 +408,6 @@ def _peak(pid: int) -> float | None:
     return next((int(line.split()[1]) / 1024 for line in status.splitlines() if line.startswith("VmHWM:")), None)
 
 
-def _was_done(run: Path) -> bool:
-    # Training drops a line that was cut off, as by a full disk.
-    try:
-        lines = (run / "log.jsonl").read_bytes().splitlines()
-    except OSError:
-        return False
-    return any(line.startswith(b'{"event": "done"') for line in lines)
-
-
-def _events(run: Path) -> list[dict[str, Any]]:
-    path = run / "log.jsonl"
-    try:
-        events = [parse_json(line) for line in path.read_bytes().splitlines()]
-        return [{**event, "event": str(event["event"]), "step": int(event["step"])} for event in events]
-    except (OSError, ValueError, KeyError, TypeError, OverflowError) as error:
-        raise TrainingError(f"{path}: damaged log; remove {run} to train it again") from error
-
-
-def _training_figures(run: Path) -> dict[str, Any]:
-    events = _events(run)
-    trained = [event for event in events if event["event"] == "train"]
-    curve = [{key: event[key] for key in event if key not in ("event", "best")} for event in events if event["event"] == "evaluate"]
-    updates = max((event["step"] for event in events), default=0)
-    ended = next((event for event in reversed(events) if event["event"] == "done"), {})
-    figures: dict[str, Any] = {"updates": updates, "curve": curve, "trained_on": ended.get("trained_on")}
-    for name in ("tokens_per_second", "seconds_per_update"):
-        if found := [event[name] for event in trained if name in event]:
-            figures[name] = statistics.median(found)
-    return figures
-
-
-def _parameters(run: Path) -> int:
-    with safe_open(run / "model" / "model.safetensors", framework="numpy") as file:
-        names = [name for name in file.keys() if not name.endswith(BUFFERS)]  # noqa: SIM118 - no mapping
-        return sum(math.prod(file.get_slice(name).get_shape()) for name in names)
-
-
 def _known_updates(study: StudyConfig, folder: Path, cell: StudyCell, beside: Path) -> int | None:
     # Result of the trial for a budget of seconds or tokens.
     budget = study.budget
@@ -484,7 +444,7 @@ def _updates(study: StudyConfig, folder: Path, cell: StudyCell, beside: Path, tr
     with tempfile.TemporaryDirectory(dir=folder / TRIALS) as name:
         run = Path(name) / "run"
         train(train_command(study, path, run), log)
-        trained = [event for event in _events(run) if event["event"] == "train"]
+        trained = [event for event in read_events(run) if event["event"] == "train"]
         seconds = (trained[-1]["seconds"] - trained[0]["seconds"]) / (trained[-1]["step"] - trained[0]["step"])
         tokens = seconds * statistics.mean(event["tokens_per_second"] for event in trained[1:])
     # One figure for all seeds, from the first worker.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,6 +21,7 @@ from regard.data.running_text import encode_text, text_size
 from regard.errors import ConfigError, DataError, NoAttentionError
 from regard.metrics import Score, bleu, chrf, exact_match
 from regard.metrics.caption import caption_bleu_counts
+from regard.metrics.classification import macro_f1_counts
 from regard.metrics.significance import item_counts
 from regard.tasks.attention_records import attention_records
 from regard.tasks.captioning_data import read_caption_set
@@ -157,6 +158,34 @@ def seen_items(config: RunConfig, test: Mapping[str, str]) -> int | None:
     return sum(each in known for each in tested)
 
 
+def most_frequent_class(config: RunConfig, test: Mapping[str, str]) -> dict[str, Any] | None:
+    """Return the most frequent label of a run's training file, and the accuracy of always giving it.
+
+    Args:
+        config: configuration of the run.
+        test: the files, named as in `regard.config.study.TEST_FILES`.
+
+    Returns:
+        `label`, the first of the most frequent ones, and `accuracy` on the test set in percent; None for tasks without labels, and where
+        the training file is gone.
+
+    Raises:
+        DataError: a file cannot be read.
+
+    Example:
+        >>> from regard.config import LanguageConfig
+        >>> most_frequent_class(LanguageConfig(), {"text": "a.txt"})
+    """
+    if not isinstance(config, ClassificationConfig | EntailmentConfig) or not Path(config.data.train or "").is_file():
+        return None
+    training, tested = (
+        Counter(example.label for example in read_labelled_file(config, path).examples)
+        for path in (str(config.data.train), test["examples"])
+    )
+    [(label, _)] = training.most_common(1)
+    return {"label": label, "accuracy": 100.0 * tested[label] / tested.total()}
+
+
 def _captioning(run: Path, test: Mapping[str, str], metric: str) -> RunMeasures:
     captioner = Captioner.open(run)
     examples = read_caption_set(test["captions"], test.get("images"), test.get("split"), features=test.get("features"))
@@ -177,8 +206,12 @@ def _labels(run: Path, test: Mapping[str, str], metric: str) -> RunMeasures:
     start = time.perf_counter()
     found = evaluate_labels(opened, file)
     seconds = time.perf_counter() - start
-    counts = _percent([output == example.label for output, example in zip(found.outputs, file.examples, strict=True)])
-    return RunMeasures(found.scores, "mean", metric, counts, seconds, len(counts))
+    expected = [example.label for example in file.examples]
+    if metric == "macro-F1":
+        kind, counts = "macro-f1", macro_f1_counts(found.outputs, expected)
+    else:
+        kind, counts = "mean", _percent([output == label for output, label in zip(found.outputs, expected, strict=True)])
+    return RunMeasures(found.scores, kind, metric, counts, seconds, len(counts))
 
 
 def _percent(right: Sequence[bool]) -> np.ndarray:

@@ -7,16 +7,17 @@ import re
 import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import NoneType
+from types import MappingProxyType, NoneType
 from typing import Any, NamedTuple
 
 from regard import progress
-from regard.config.study import StudyConfig, study_cells
+from regard.config.load import flatten, read_yaml
+from regard.config.study import StudyCell, StudyConfig, study_cells
 from regard.errors import ConfigError, DataError
 from regard.metrics.seeds import SeedComparison
 from regard.metrics.significance import holm
 from regard.study.findings import Finding, Found, comparer, find
-from regard.study.results import check_one_test_set, failure_file, read_result, result_file
+from regard.study.results import CONFIGS, check_one_test_set, failure_file, read_result, result_file
 
 
 class Row(NamedTuple):
@@ -74,6 +75,7 @@ class Report(NamedTuple):
         runs: all results, without item counts.
         missing: missing runs by name, with the reason of failure or "".
         unknown: runs whose results do not name their test set, if others do.
+        settings: by the name of a run, its settings by key path; without runs whose settings were not kept.
     """
 
     study: StudyConfig
@@ -83,6 +85,27 @@ class Report(NamedTuple):
     runs: list[dict[str, Any]]
     missing: dict[str, str]
     unknown: tuple[str, ...] = ()
+    settings: Mapping[str, Mapping[str, Any]] = MappingProxyType({})
+
+    def data_title(self, run: Mapping[str, Any]) -> str:
+        """Return the title of the data set of a result."""
+        name = run["cell"]["data"]
+        return self.study.data[name].title or name
+
+    def variant_title(self, run: Mapping[str, Any]) -> str:
+        """Return the title of the variant of a result."""
+        name = run["cell"]["variant"]
+        return self.study.variants[name].title or name
+
+
+def run_name(run: Mapping[str, Any]) -> str:
+    """Return the name of the run of a result.
+
+    Example:
+        >>> run_name({"cell": {"data": "a", "variant": "x", "seed": 1}})
+        'a-x-1'
+    """
+    return StudyCell(**run["cell"]).name
 
 
 NEEDED = {"cell": dict, "curve": list, "command": str, "metric": str, "scores": dict, "attention": dict, "counts": (list, NoneType)}
@@ -149,7 +172,9 @@ def build_report(study: StudyConfig, folder: Path, *, samples: int = 100_000) ->
         for key in order
         for run in found[key].values()
     ]
-    return Report(study, study.compared_by, rows, find(study, found, compare), runs, missing, unknown)
+    files = {name: folder / CONFIGS / f"{name}.yaml" for name in map(run_name, runs)}
+    settings = {name: flatten(read_yaml(path)) for name, path in files.items() if path.exists()}
+    return Report(study, study.compared_by, rows, find(study, found, compare), runs, missing, unknown, settings)
 
 
 def _check_test_sets(study: StudyConfig, found: Found) -> tuple[str, ...]:

@@ -12,14 +12,14 @@ from pathlib import Path
 from typing import Any, Literal
 
 from regard.config.base import LOWER_IS_BETTER
-from regard.config.study import StudyCell
 from regard.data.lines import write_files
 from regard.errors import counted, listed
 from regard.metrics.seeds import LEVEL, MAX_SEEDS
 from regard.strict_json import dump_json
 from regard.study.explained import method_table
 from regard.study.findings import POWER, SEEDS, p_text, same_training
-from regard.study.report import Report
+from regard.study.report import Report, run_name
+from regard.study.training_section import most_frequent_notes, run_table, training_notes, training_table
 
 # Attention scores of test sets with known alignments or regions.
 ATTENTION_SCORES = ("AER", "pointing accuracy", "attention correctness")
@@ -146,6 +146,10 @@ def markdown(report: Report) -> str:
         lines += ["Explanation methods:", "", *_as_markdown(*methods), "", METHODS_NOTE, ""]
     if (found := findings(report)) is not None:
         lines += ["Hypotheses:", "", *(f"- {line}" for line in conclusions(report)), "", *_as_markdown(*found), "", VERDICTS, ""]
+    if (training := training_table(report)) is not None:
+        lines += ["Training:", "", *_as_markdown(*training), ""]
+        for note in training_notes(report):
+            lines += [note, ""]
     lines += ["Command of the first run of each row:", "", "```console"]
     lines += [row.command for row in report.rows]
     return "\n".join([*lines, "```", ""])
@@ -156,6 +160,7 @@ METHODS_NOTE = (
     "low is faithful. Both are means over the first 10 to 50 % of the inputs. With shuffled weights: rank correlation with the same method "
     "on a model of shuffled weights, near 0 is good. Mean ± standard deviation over the seeds."
 )
+RUNS_NOTE = "Scores of each run: the file runs.csv, which regard compare writes beside this report, and the files in results."
 LENGTHS = "BLEU by source length in words, mean over the runs (few sentences vary much)"
 SENTENCES = "number of sentences"
 VERDICTS = (
@@ -185,11 +190,13 @@ def _notes(report: Report) -> list[str]:
         ]
     if any(row.paired for row in [*report.rows, *report.findings]):
         notes += ["", "Paired: with every seed both variants have the weights of the same training, so they are compared seed by seed."]
-    known = {_name(run): run for run in report.runs}
+    known = {run_name(run): run for run in report.runs}
     copies = [(name, run["equal_to"]) for name, run in known.items() if run.get("equal_to")]
     # A run may have been trained anew after it was copied.
     if equal := [f"{name} = {other}" for name, other in copies if other not in known or same_training(known[name], known[other])]:
         notes += ["", f"Runs of the same training, trained once: {'; '.join(equal)}."]
+    for note in most_frequent_notes(report):
+        notes += ["", note]
     if found := items_of(report, "items"):
         notes += ["", f"Test items: {found}."]
     if found := items_of(report, "seen"):
@@ -200,11 +207,7 @@ def _notes(report: Report) -> list[str]:
         notes += ["", f"Not done: {'; '.join(f'{name} ({why})' if why else name for name, why in report.missing.items())}."]
     if report.unknown:
         notes += ["", f"Their results do not name the test set: {listed(report.unknown, most=3)}."]
-    return notes
-
-
-def _name(run: dict[str, Any]) -> str:
-    return StudyCell(**run["cell"]).name
+    return [*notes, "", RUNS_NOTE]
 
 
 def items_of(report: Report, which: Literal["items", "seen"]) -> str:
@@ -220,7 +223,7 @@ def trained_on(report: Report) -> str:
 
 
 def write_report(report: Report, folder: Path, *, style: str | None = None) -> list[Path]:
-    """Write report.md, report.html, report.csv and report.json; return their paths.
+    """Write report.md, report.html, report.csv, report.json, and runs.csv with a row per run; return their paths.
 
     Args:
         report: report of a study.
@@ -238,11 +241,9 @@ def write_report(report: Report, folder: Path, *, style: str | None = None) -> l
         >>> study = validate(tree, "here", kind=StudyConfig)
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     [path.name for path in write_report(Report(study, "perplexity", [], [], [], {"a-x-1": ""}), Path(folder))]
-        ['report.md', 'report.html', 'report.csv', 'report.json']
+        ['report.md', 'report.html', 'report.csv', 'report.json', 'runs.csv']
     """
     columns, rows = table(report)
-    text = io.StringIO(newline="")
-    csv.writer(text).writerows([columns, *rows])
     whole = {
         "study": report.study.model_dump(mode="json"),
         "rows": [row._asdict() for row in report.rows],
@@ -258,11 +259,18 @@ def write_report(report: Report, folder: Path, *, style: str | None = None) -> l
     contents = {
         folder / "report.md": markdown(report),
         folder / "report.html": page(report, style=style),
-        folder / "report.csv": text.getvalue(),
+        folder / "report.csv": _as_csv([columns, *rows]),
         folder / "report.json": dump_json(whole, indent=1) + "\n",
+        folder / "runs.csv": _as_csv(run_table(report)),
     }
     write_files({path: part.encode() for path, part in contents.items()})
     return list(contents)
+
+
+def _as_csv(rows: Sequence[Sequence[Any]]) -> str:
+    text = io.StringIO(newline="")
+    csv.writer(text).writerows(rows)
+    return text.getvalue()
 
 
 def write_style(path: Path) -> None:
@@ -296,6 +304,8 @@ def page(report: Report, *, style: str | None = None) -> str:
     if (found := findings(report)) is not None:
         lines = "".join(f"<li>{escape(line)}</li>" for line in conclusions(report))
         parts += ["<h2>Hypotheses</h2>", f"<ul>{lines}</ul>", _as_html(*found), f"<p>{escape(VERDICTS)}</p>"]
+    if (training := training_table(report)) is not None:
+        parts += ["<h2>Training</h2>", _as_html(*training), *(f"<p>{escape(note)}</p>" for note in training_notes(report))]
     parts += [curves(report), "<h2>Commands</h2>", f"<pre>{escape(chr(10).join(run['command'] for run in report.runs))}</pre>"]
     title = f"<title>{escape(study.title or study.name)}</title>"
     title += f"<style>{STYLE}</style>" if style is None else f'<link rel="stylesheet" href="{escape(style)}">'

@@ -191,9 +191,8 @@ class CaptioningTraining(TaskTraining[CaptioningConfig]):
 
     def report(self, model: CaptionModel[Any]) -> None:
         """Report the numbers of captions and images, the grid and the receptive field."""
-        parts = (self.train, self.corpus), (self.valid, self.held)
-        named = zip(("training image", "validation image"), parts, strict=True)
-        sizes = [f"{counted(len(corpus.targets), 'caption')} of {counted(len(images), name)}" for name, (images, corpus) in named]
+        named = zip(("training image", "validation image"), self.sizes, (self.corpus, self.held), strict=True)
+        sizes = [f"{counted(len(corpus.targets), 'caption')} of {counted(images, name)}" for name, images, corpus in named]
         progress.message(f"{time.strftime('%H:%M:%S')} {sizes[0]}, {sizes[1]}")
         report_left_out({"too long": self.corpus.left_out}, "training captions")
         report_left_out({"too long": self.held.left_out}, "validation captions")
@@ -208,6 +207,11 @@ class CaptioningTraining(TaskTraining[CaptioningConfig]):
         if isinstance(encoder, SmallCNNConfig):
             sees = f", each of which sees {'the whole image' if encoder.non_local else f'{encoder.receptive_field} pixels'}"
         progress.message(f"image: {rows} x {columns} cells{sees}; vocabulary: {len(self.vocabulary)} entries")
+
+    @property
+    def sizes(self) -> tuple[int, int]:
+        """Numbers of images to train and to validate on."""
+        return len(self.train), len(self.valid)
 
     @property
     def divisible(self) -> bool:

@@ -151,8 +151,8 @@ class SentenceTraining(TaskTraining[SentenceConfig]):
     def report(self, model: SentenceClassifier) -> None:
         """Report the numbers of examples and unknown words, and load the word vectors into the model."""
         corpora = (self.corpus, self.held)
-        sizes = [len(part.labels) for part in corpora]
-        progress.message(f"{time.strftime('%H:%M:%S')} {counted(sizes[0], 'training example')}, {counted(sizes[1], 'validation example')}")
+        sizes = (counted(size, f"{name} example") for size, name in zip(self.sizes, ("training", "validation"), strict=True))
+        progress.message(f"{time.strftime('%H:%M:%S')} {', '.join(sizes)}")
         counts = np.bincount(self.corpus.labels, minlength=len(self.labels))
         progress.message("labels: " + ", ".join(f"{label} ({count})" for label, count in zip(self.labels, counts, strict=True)))
         for dropped, part, name in zip(self.dropped, corpora, ("training", "validation"), strict=True):
@@ -164,6 +164,11 @@ class SentenceTraining(TaskTraining[SentenceConfig]):
         progress.message(f"vocabulary: {len(self.vocabulary)} entries{unknown}")
         if self.vectors is not None:
             progress.message(_start_from(model.embedding, self.vectors, self.vocabulary, self.corpus))
+
+    @property
+    def sizes(self) -> tuple[int, int]:
+        """Numbers of examples to train and to validate on."""
+        return len(self.corpus.labels), len(self.held.labels)
 
     def loss(self, model: nn.Module, batch: LabelledBatch) -> SequenceLoss:
         """Return the sums over a batch."""

@@ -190,10 +190,14 @@ class LanguageTraining(TaskTraining[LanguageConfig]):
         """Build the model."""
         return build_language_model(self.config.model, vocab_size=len(self.vocabulary))
 
+    @property
+    def sizes(self) -> tuple[int, int]:
+        """Numbers of lines to train and to validate on."""
+        return len(self.text.starts) - 1, len(self.valid.starts) - 1
+
     def report(self, model: nn.Module) -> None:
         """Report the numbers of lines and tokens, and what the vocabulary does not know."""
-        counts = [(len(part.starts) - 1, len(part.tokens)) for part in (self.text, self.valid)]
-        names = ("training", "validation")
+        counts, names = list(zip(self.sizes, (len(self.text.tokens), len(self.valid.tokens)), strict=True)), ("training", "validation")
         lines = [counted(count, f"{name} line") for name, (count, _) in zip(names, counts, strict=True)]
         tokens = [counted(count, f"{name} token", form=",") for name, (_, count) in zip(names, counts, strict=True)]
         progress.message(f"{time.strftime('%H:%M:%S')} {lines[0]}, {lines[1]}")

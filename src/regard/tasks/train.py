@@ -102,6 +102,11 @@ class TaskTraining(Protocol[Config]):
         return split_batch(planned, count)
 
     @property
+    def sizes(self) -> tuple[int, int]:
+        """Numbers of examples to train and to validate on: pairs, images, labelled examples, or lines."""
+        ...
+
+    @property
     def divisible(self) -> bool:
         """Whether the losses of a batch's parts add up to that of the batch."""
         return True
@@ -177,6 +182,7 @@ def train_task(
             begin=initial_state(own.config),
             split=own.split if own.divisible else None,
             tokens_per_unit=own.tokens_per_unit,
+            sizes=dict(zip(("training_examples", "validation_examples"), own.sizes, strict=True)),
             record_attention=recorder(own.watched, choose_examples(own.lengths(), own.config.training.watch), own.record),
         )
         result = train(model, job, config=own.config.training, folder=folder, run_files=own.files)

@@ -225,13 +225,18 @@ class TranslationTraining(TaskTraining[TranslationConfig]):
         """Build the model."""
         return self.vocabularies.connect(build(self.config.model, **self.vocabularies.sizes))
 
+    @property
+    def sizes(self) -> tuple[int, int]:
+        """Numbers of pairs to train and to validate on."""
+        return self.corpus.size, self.held.size
+
     def report(self, model: nn.Module) -> None:
         """Report the recipe, the numbers of pairs, and unknown tokens."""
         config = self.config
         if chosen := [recipe.evidence for recipe in RECIPES if recipe.name == config.recipe]:
             progress.message(f"recipe {config.recipe} (from {chosen[0]}) fills in the settings you did not give; recipe=none turns it off")
-        sizes = [counted(self.corpus.size, "training pair"), counted(self.held.size, "validation pair")]
-        progress.message(f"{time.strftime('%H:%M:%S')} {sizes[0]}, {sizes[1]}")
+        sizes = (counted(size, f"{name} pair") for size, name in zip(self.sizes, ("training", "validation"), strict=True))
+        progress.message(f"{time.strftime('%H:%M:%S')} {', '.join(sizes)}")
         report_left_out(self.corpus.left_out, "training pairs")
         report_left_out(self.held.left_out, "validation pairs")
         if config.second is not None and config.second.drop:

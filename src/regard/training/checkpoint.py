@@ -23,6 +23,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from torch import Tensor, nn
 
 from regard.config import TrainingConfig
+from regard.config.problems import problems
 from regard.errors import CheckpointError, WriteError, os_reason
 from regard.training.atomic_folder import MANIFEST, file_sha256, read_state, remove_leftovers, verify_folder, write_folder
 from regard.training.distributed import ProcessGroup, assign_tensor, shard_like
@@ -216,8 +217,8 @@ def load_checkpoint(state: TrainingState, path: str | Path, *, run_files: Sequen
     try:
         saved = _Saved.model_validate(read_state(path))
     except ValidationError as error:
-        item = error.errors()[0]
-        raise CheckpointError(f"{path / 'state.json'}: {'.'.join(map(str, item['loc']))}: {item['msg']}") from error
+        found = problems(error, _Saved)[0]
+        raise CheckpointError(f"{path / 'state.json'}: {found.path}: {found.message}") from error
     if state.scaler.is_enabled() != bool(saved.scaler):
         raise CheckpointError(
             f"{path}: was saved {'with' if saved.scaler else 'without'} a gradient scaler; training.precision has changed"

@@ -1,0 +1,152 @@
+"""How a study's runs were trained, for its report: settings, numbers of examples, and the weights that were scored; and a table of runs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from regard.config.base import LOWER_IS_BETTER
+from regard.errors import listed
+from regard.study.report import Report, run_name
+from regard.study.training_figures import SIZES
+
+SETTINGS = (
+    "model.type",
+    "model.encoder.type",
+    "training.optimizer",
+    "training.learning_rate",
+    "training.schedule",
+    "training.warmup_updates",
+    "training.batch_tokens",
+    "training.epochs",
+    "training.max_updates",
+    "training.precision",
+)
+"""Settings that a description of the training needs."""
+EXAMPLES = {"translation": "pairs", "captioning": "images", "classification": "examples", "entailment": "pairs", "lm": "lines"}
+"""What the numbers of examples count."""
+MOST = 4
+
+
+class Scored(NamedTuple):
+    """The weights of a run that were scored.
+
+    Attributes:
+        metric: metric of the validation that chose them.
+        value: its value; None if not known.
+        update: the update after which they were evaluated; of several, the last.
+        averaged: number of evaluations whose weights were averaged; 1: those of a single one.
+    """
+
+    metric: str
+    value: float | None
+    update: int
+    averaged: int
+
+
+def scored_weights(run: Mapping[str, Any], settings: Mapping[str, Any]) -> Scored | None:
+    """Return which weights of a run were scored; None if that is not known.
+
+    Args:
+        run: its result. Those of earlier versions do not say it: then the evaluations do, where no weights were averaged.
+        settings: its settings, by key path.
+
+    Example:
+        >>> curve = [{"step": 5, "loss": 2.5}, {"step": 10, "loss": 2.0}, {"step": 15, "loss": 2.25}]
+        >>> scored_weights({"curve": curve}, {"training.metric": "loss"})
+        Scored(metric='loss', value=2.0, update=10, averaged=1)
+    """
+    if found := run.get("scored"):
+        return Scored(found["metric"], found["value"], found["updates"][-1], len(found["updates"]))
+    metric, sign = settings.get("training.metric"), -1 if settings.get("training.metric") in LOWER_IS_BETTER else 1
+    points = [(sign * point[metric], -point["step"]) for point in run["curve"] if math.isfinite(point.get(metric) or math.nan)]
+    if metric is None or not points or settings.get("training.average_checkpoints", 1) > 1:
+        return None
+    value, step = max(points)
+    return Scored(metric, sign * value, -step, 1)
+
+
+def run_table(report: Report) -> list[list[Any]]:
+    """Return a row per finished run, after the names of the columns; None where a value is not known."""
+    others = sorted({name for run in report.runs for name in run["scores"]} - {report.metric})
+    head = ["data", "variant", "seed", report.metric, *others, "parameters", "updates", "seconds"]
+    head += ["validation_metric", "validation_score", "scored_update", "averaged_evaluations"]
+    rows: list[list[Any]] = [head]
+    for run in report.runs:
+        scored = scored_weights(run, report.settings.get(run_name(run), {}))
+        own = [*(run["cell"][name] for name in head[:3]), *(run["scores"].get(name) for name in (report.metric, *others))]
+        own += [run.get(name) for name in ("parameters", "updates", "seconds")]
+        rows.append([*own, *(scored or [None] * len(Scored._fields))])
+    return rows
+
+
+def training_table(report: Report) -> tuple[list[str], list[list[str]]] | None:
+    """Return the settings of the training as columns and rows, or None without the runs' settings."""
+    names = list(SETTINGS)
+    if all(settings.get("training.epochs") == settings.get("training.max_updates") for settings in report.settings.values()):
+        names.remove("training.epochs")  # both are the budget in updates
+    rows = [[name, told] for name in names if (told := _told(report, name))]
+    return (["setting", "value"], rows) if rows else None
+
+
+def _told(report: Report, name: str) -> str:
+    # The values of a setting, with the data sets or variants of each if there are several; empty if no run has it.
+    runs = [(run, report.settings[run_name(run)].get(name)) for run in report.runs if run_name(run) in report.settings]
+    values = list(dict.fromkeys(value for _, value in runs))
+    if len(values) < 2:
+        return "".join(_plain(value) for value in values if value is not None)
+    for title in (report.data_title, lambda run: run["cell"]["variant"]):
+        found = dict.fromkeys((title(run), value) for run, value in runs)
+        if len({named for named, _ in found}) == len(found):
+            return "; ".join(f"{_plain(value)} ({listed((named for named, own in found if own == value), most=MOST)})" for value in values)
+    return f"differs between runs: {listed(map(_plain, values), most=MOST)}"
+
+
+def training_notes(report: Report) -> list[str]:
+    """Return what is known of the scored weights and of the numbers of examples, a sentence each."""
+    notes = list[str]()
+    known = [scored for run in report.runs if (scored := scored_weights(run, report.settings.get(run_name(run), {})))]
+    if ways := list(dict.fromkeys(filter(None, map(_chosen, report.settings.values())))):
+        means = sum(each.averaged > 1 for each in known)
+        notes.append(f"Scored weights: {'; or '.join(ways)}{f' (a mean in {means} of {len(known)} runs)' if means else ''}.")
+    sizes: dict[str, list[str]] = {}
+    for run in report.runs:
+        if all(name in run for name in SIZES):
+            sizes.setdefault(report.data_title(run), []).append(" and ".join(f"{run[name]:,}" for name in SIZES))
+    if sizes:
+        parts = [f"{' or '.join(dict.fromkeys(counts))} ({title})" for title, counts in sizes.items()]
+        notes.append(f"Training and validation {EXAMPLES[report.study.task]}: {', '.join(parts)}.")
+    return notes
+
+
+def most_frequent_notes(report: Report) -> list[str]:
+    """Return the accuracies of the most frequent class as a sentence, and the variants that are not above; none if not known."""
+    baselines: dict[str, list[str]] = {}
+    behind: dict[str, list[tuple[float, float]]] = {}
+    for run in report.runs:
+        if found := run.get("most_frequent"):
+            title = report.data_title(run)
+            baselines.setdefault(title, []).append(f"{found['accuracy']:.1f} %")
+            behind.setdefault(f"{report.variant_title(run)} ({title})", []).append((run["scores"]["accuracy"], found["accuracy"]))
+    if not baselines:
+        return []
+    parts = [f"{' or '.join(dict.fromkeys(values))} ({title})" for title, values in baselines.items()]
+    notes = [f"Most frequent class: {', '.join(parts)} (the accuracy of always giving the most frequent label of the training data)."]
+    if not_above := [name for name, pairs in behind.items() if sum(own for own, _ in pairs) <= sum(other for _, other in pairs)]:
+        notes.append(f"The mean accuracy does not exceed that of the most frequent class: {', '.join(not_above)}.")
+    return notes
+
+
+def _plain(value: Any) -> str:
+    return "none" if value is None else f"{value:,}" if isinstance(value, int) else f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _chosen(settings: Mapping[str, Any]) -> str | None:
+    # How a run chooses the weights that are scored.
+    metric, count, decay = (settings.get(f"training.{name}") for name in ("metric", "average_checkpoints", "ema_decay"))
+    if metric is None:
+        return None
+    best = f"those of the best evaluation by validation {metric}"
+    chosen = best if count in (None, 1) else f"the mean of the last {count} evaluations, or {best} if it is better"
+    return chosen if decay is None else f"{chosen}, each a moving average with decay {decay:g}"
