@@ -352,7 +352,7 @@ def test_evaluation_tells_what_was_taken_for_what(learned: Path) -> None:
         ({"training": {"metric": "bleu"}}, "training.metric: bleu; the task classification has loss, accuracy, macro_f1"),
         ({"model": {"class_weights": {"bad": 1.0, "good": 2.0}}}, "model.class_weights: .*'odd' does not fit"),
         ({"model": {"class_weights": {"bad": 0.0, "good": 0.0, "odd": 0.0}}}, "model.class_weights: all are 0"),
-        ({"model": {"class_weights": {"bad": -1.0, "good": 2.0, "odd": 1.0}}}, "model.class_weights.*greater than or equal to 0"),
+        ({"model": {"class_weights": {"bad": -1.0, "good": 2.0, "odd": 1.0}}}, "model.class_weights.*expected at least 0"),
     ],
 )
 def test_what_cannot_be_trained_leaves_no_run_behind(tmp_path: Path, parts: dict[str, Any], message: str) -> None:
