@@ -61,8 +61,15 @@ def tables(name: str, found: Report, reports: Path, out: Path) -> None:
     lengths = by_length(found)
     if lengths is not None and report["study"]["metric"] in (None, "BLEU"):
         columns, cells = lengths
-        numbers = [[data, variant, *(json.loads(cell) if cell else None for cell in rest)] for data, variant, *rest in cells]
+        numbers = [[data, variant, *map(_number, rest)] for data, variant, *rest in cells]
         write(out / f"study_{name}_length.json", columns, numbers, "BLEU by source length in words, mean over the runs.")
+
+
+def _number(cell: str) -> float | str | None:
+    try:
+        return json.loads(cell)
+    except ValueError:  # none, or the numbers of sentences of two test sets
+        return cell or None
 
 
 def _precisions(configs: Path) -> str:
@@ -105,7 +112,7 @@ def report_again(name: str, kept: Path, reports: Path) -> Report:
     (reports / name).mkdir()
     write_report(report, reports / name, style=f"../{STYLE}")
     write_style(kept / STYLE)
-    for part in ("report.md", "report.html"):
+    for part in ("report.md", "report.html", "runs.csv"):
         shutil.copy(reports / name / part, kept / name / part)
     return report
 

@@ -216,9 +216,9 @@ def explanations() -> list[str]:
     compared = [sum(row[place] is not None for place in places) for row in every["rows"] if row[2] == "comprehensiveness"]
     ahead(1, count, "one model, beside those whose weights explain best")
     return [
-        "Weights rarely explain an output best.",
-        f"the best of {min(compared)} to {max(compared)} methods in {count} of {len(removed)} models by removing inputs, in "
-        f"{pointed.count('weights')} of {len(pointed)} by known inputs",
+        "By removing inputs, weights explain no model best.",
+        f"the best of {min(compared)} to {max(compared)} methods in {count} of {len(removed)} models; by known inputs in "
+        f"{pointed.count('weights')} of {len(pointed)}",
         f"[{COUNTS[min(seen)]} seeds, not tested](explain.md#results)",
     ]
 

@@ -22,6 +22,7 @@ WRONG: tuple[Any, ...] = (
     [1],
     {},
     {"a": "b"},
+    {1: 2},
     None,
     1.5,
     10**30,
@@ -74,6 +75,8 @@ def test_every_setting_is_refused_in_plain_words(kind: type[Frozen]) -> None:
     [
         (StudyConfig, {"seeds": 3}, "seeds: expected a list, such as [1, 2, 3], found 3"),
         (StudyConfig, {"seeds": ["x"]}, "seeds.0: expected a whole number, found 'x'"),
+        (StudyConfig, {"data": {1: {"test": {}}}}, "data.1: expected text as a key, such as '1' in quotes"),
+        (ClassificationConfig, {"model": {"class_weights": {0: 1.0}}}, "class_weights.0: expected text as a key, such as '0' in quotes"),
         (StudyConfig, {"methods": "all"}, "methods: expected a list, such as [a, b, c], found 'all'"),
         (StudyConfig, {"title": 3}, "title: expected text, found 3"),
         (StudyConfig, {"data": {"a": {}}}, "data.a.test: missing"),
@@ -106,3 +109,4 @@ def test_a_refused_value_says_what_is_expected(kind: type[Frozen], tree: dict[st
     with pytest.raises(ConfigError) as refused:
         validate(tree, "here", kind=kind)
     assert message in str(refused.value)
+    assert "at least 1 value" not in str(refused.value) or "at least 1 value" in message

@@ -16,6 +16,8 @@ from regard.errors import counted, shown
 LONGEST_NAME = 30
 FAMILY = "union_tag_invalid"
 """The type of a problem with an unknown model family."""
+KEY = "[key]"
+"""The last part of a location whose key is refused, not its value."""
 
 
 class Place(NamedTuple):
@@ -81,6 +83,8 @@ def locate(location: Iterable[Any], kind: type[BaseModel]) -> Place:
     hint: Any = kind
     names, known, chosen, union = list[str](), list[str](), set[str](), None
     for part in location:
+        if part == KEY:
+            continue
         members = [member for member in _members(hint) if member is not NoneType]
         families = {member.model_fields["type"].default: member for member in members if _is_model(member) and len(members) > 1}
         if families:
@@ -124,7 +128,13 @@ def problems(error: ValidationError, kind: type[BaseModel]) -> list[Problem]:
         deepest = max(len(place.names) for place, _ in alike)
         for _, same in groupby((each for each in alike if len(each[0].names) == deepest), lambda each: each[0].names):
             found.append(_problem(list(same)))
-    return found
+    # A list whose entries are refused is not short of them.
+    refused = [tuple(each.place.names) for each in found]
+    return [
+        each
+        for each, own in zip(found, refused, strict=True)
+        if each.type != "too_short" or not any(len(other) > len(own) and other[: len(own)] == own for other in refused)
+    ]
 
 
 def _problem(items: Sequence[tuple[Place, Mapping[str, Any]]]) -> Problem:
@@ -136,7 +146,9 @@ def _problem(items: Sequence[tuple[Place, Mapping[str, Any]]]) -> Problem:
     values = re.findall(r"'([^']*)'", listed) if isinstance(listed, str) else []
     if first["type"] == FAMILY:
         place, given = place._replace(names=[*place.names, "type"]), given.get("type")
-    if first["type"] in _OF_KEYS:
+    if first["loc"][-1] == KEY:
+        message = f"expected text as a key, such as '{given}' in quotes"
+    elif first["type"] in _OF_KEYS:
         message = _OF_KEYS[first["type"]]
     else:
         wanted = ", or ".join(dict.fromkeys(_expected(item, of.hint) for of, item in items))

@@ -160,7 +160,7 @@ METHODS_NOTE = (
     "low is faithful. Both are means over the first 10 to 50 % of the inputs. With shuffled weights: rank correlation with the same method "
     "on a model of shuffled weights, near 0 is good. Mean ± standard deviation over the seeds."
 )
-RUNS_NOTE = "Scores of each run: the file runs.csv, which regard compare writes beside this report, and the files in results."
+RUNS_NOTE = "Scores of each run: runs.csv beside this report; the files in results have more."
 LENGTHS = "BLEU by source length in words, mean over the runs (few sentences vary much)"
 SENTENCES = "number of sentences"
 VERDICTS = (

@@ -56,11 +56,14 @@ def scored_weights(run: Mapping[str, Any], settings: Mapping[str, Any]) -> Score
         >>> curve = [{"step": 5, "loss": 2.5}, {"step": 10, "loss": 2.0}, {"step": 15, "loss": 2.25}]
         >>> scored_weights({"curve": curve}, {"training.metric": "loss"})
         Scored(metric='loss', value=2.0, update=10, averaged=1)
+        >>> scored_weights({"curve": [{"step": 5, "loss": 0.0}, {"step": 10, "loss": 0.5}]}, {"training.metric": "loss"}).update
+        5
     """
     if found := run.get("scored"):
         return Scored(found["metric"], found["value"], found["updates"][-1], len(found["updates"]))
     metric, sign = settings.get("training.metric"), -1 if settings.get("training.metric") in LOWER_IS_BETTER else 1
-    points = [(sign * point[metric], -point["step"]) for point in run["curve"] if math.isfinite(point.get(metric) or math.nan)]
+    measured = [(point.get(metric), point["step"]) for point in run["curve"]]
+    points = [(sign * value, -step) for value, step in measured if value is not None and math.isfinite(value)]
     if metric is None or not points or settings.get("training.average_checkpoints", 1) > 1:
         return None
     value, step = max(points)
@@ -96,7 +99,7 @@ def _told(report: Report, name: str) -> str:
     values = list(dict.fromkeys(value for _, value in runs))
     if len(values) < 2:
         return "".join(_plain(value) for value in values if value is not None)
-    for title in (report.data_title, lambda run: run["cell"]["variant"]):
+    for title in (report.data_title, report.variant_title):
         found = dict.fromkeys((title(run), value) for run, value in runs)
         if len({named for named, _ in found}) == len(found):
             return "; ".join(f"{_plain(value)} ({listed((named for named, own in found if own == value), most=MOST)})" for value in values)
