@@ -184,7 +184,7 @@ def test_a_run_is_trained_measured_explained_and_resumed(call, task, rows, verb,
         ),
         (
             ["train", "classification", "--train", "good.tsv", "--out", "r", "model.encoder.type=crossed"],
-            "'rnn' or 'transformer', found 'crossed'",
+            "model.encoder.type: expected rnn or transformer, found 'crossed'",
         ),
         (["train", "entailment", "--train", "good.tsv", "--out", "r"], "good.tsv, line 1: 2 columns, expected 3"),
     ],

@@ -146,7 +146,7 @@ def _problem(items: Sequence[tuple[Place, Mapping[str, Any]]]) -> Problem:
     values = re.findall(r"'([^']*)'", listed) if isinstance(listed, str) else []
     if first["type"] == FAMILY:
         place, given = place._replace(names=[*place.names, "type"]), given.get("type")
-    if first["loc"][-1] == KEY:
+    if first["loc"][-1:] == (KEY,) or first["type"] == "invalid_key":
         message = f"expected text as a key, such as '{given}' in quotes"
     elif first["type"] in _OF_KEYS:
         message = _OF_KEYS[first["type"]]
