@@ -125,7 +125,7 @@ def test_a_setting_of_another_task_is_named_as_such(kind: type[RunConfig], overr
         ("model:\n  cell: gru  # caf\u00e9\n".encode("latin-1"), "a.yaml, line 2: not UTF-8; save the file in UTF-8"),
         (b"!!python/object/apply:os.getcwd []\n", "line 1: not valid YAML"),
         (b"3: 4\n", "3: "),
-        (b"- a\n", "expected keys and values, found list"),
+        (b"- a\n", "expected keys and values, found ['a']"),
         (b"".join(b"key%d: 1\n" % number for number in range(9)), "and 4 more"),
     ],
 )

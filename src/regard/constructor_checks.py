@@ -88,7 +88,9 @@ def _either(texts: Iterable[str]) -> str:
     """Join what each member of a union expects; classes as one list, and without what pydantic says of text where a sequence may stand."""
     told = list(dict.fromkeys(text for text in texts if not text.startswith("'str' instances")))
     classes = [text.removeprefix(INSTANCE) for text in told if text.startswith(INSTANCE)]
-    named = [INSTANCE + " or ".join(filter(None, (", ".join(classes[:-1]), classes[-1])))] if classes else []
+    lists = ["a list of these"] * ("Sequence" in classes)
+    classes = [name for name in classes if name != "Sequence"]
+    named = [INSTANCE + " or ".join(filter(None, (", ".join(classes[:-1]), classes[-1], *lists)))] if classes else []
     return " or ".join([*named, *(text for text in told if not text.startswith(INSTANCE))])
 
 

@@ -415,6 +415,9 @@ def without(path: Path, field: str) -> None:
     path.write_text(json.dumps({name: value for name, value in json.loads(path.read_text()).items() if name != field}))
 
 
+PLACES = ("results", "earlier_results")
+
+
 def counted_items(folder: Path) -> list[int]:
     return [len(json.loads(path.read_text())["counts"]) for path in sorted((folder / "results").glob("*.json"))]
 
@@ -441,6 +444,8 @@ def test_a_changed_test_set_is_measured_again_from_the_weights(
     assert counted_items(out) == [5, 5, 5, 5]
     assert weights.stat().st_mtime_ns == before
     assert {row.figures["megabytes"] for row in build_report(fewer, out, samples=1).rows} == {123.0}
+    seconds = [[json.loads(path.read_text())["seconds"] for path in sorted((out / place).glob("*.json"))] for place in PLACES]
+    assert seconds[0] == seconds[1]  # of the trainings, not of the starts that found them done
     assert len(list((out / "earlier_results").glob("*.json"))) == 4
     messages.clear()
     assert run_study(fewer, out, beside=tmp_path) == 0

@@ -83,7 +83,7 @@ def test_a_vocabulary_of_another_run_is_refused(run_folder: Path, tmp_path: Path
         ("[" * 700, "not valid YAML"),
         ("model: 2001-99-99\n", "model: expected keys and values"),
         ("!!python/object/apply:os.getcwd []\n", "line 1: not valid YAML"),
-        ("- 3\n", "expected keys and values, found list"),
+        ("- 3\n", "expected keys and values, found [3]"),
         ("modle: {}\n", "did you mean model?"),
     ],
 )

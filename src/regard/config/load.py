@@ -14,7 +14,7 @@ from regard.config.base import Frozen, RunConfig, WrongValue
 from regard.config.captioning import CaptioningConfig
 from regard.config.classification import ClassificationConfig, EntailmentConfig
 from regard.config.language import LanguageConfig
-from regard.config.problems import LONGEST_NAME, Problem, locate, problems
+from regard.config.problems import LONGEST_NAME, Problem, locate, problems, written
 from regard.config.strict_yaml import MAX_BYTES, MAX_ENTRIES, NOT_YAML, dump_yaml, parse_yaml
 from regard.config.suggestions import exists, families, suggested_mechanism, suggested_path
 from regard.config.translation import TranslationConfig
@@ -274,7 +274,7 @@ def read_yaml(path: Path) -> Mapping[str, Any]:
     if tree is None:
         return {}
     if not isinstance(tree, Mapping):
-        raise ConfigError(f"{path}: expected keys and values, found {type(tree).__name__}")
+        raise ConfigError(f"{path}: expected keys and values, found {written(tree)}")
     if sum(1 for _ in itertools.islice(_entries(tree), MAX_ENTRIES + 1)) > MAX_ENTRIES:
         raise ConfigError(f"{path}: more than {MAX_ENTRIES:,} keys and values, expected settings")
     return tree

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import groupby
@@ -147,12 +148,14 @@ def _problem(items: Sequence[tuple[Place, Mapping[str, Any]]]) -> Problem:
     if first["type"] == FAMILY:
         place, given = place._replace(names=[*place.names, "type"]), given.get("type")
     if first["loc"][-1:] == (KEY,) or first["type"] == "invalid_key":
-        message = f"expected text as a key, such as '{given}' in quotes"
+        key = written(given)
+        place = place._replace(names=[*place.names[:-1], key])
+        message = f"expected text as a key, such as '{key}' in quotes"
     elif first["type"] in _OF_KEYS:
         message = _OF_KEYS[first["type"]]
     else:
         wanted = ", or ".join(dict.fromkeys(_expected(item, of.hint) for of, item in items))
-        message = f"expected {wanted}, found {_written(given)}"
+        message = f"expected {wanted}, found {written(given)}"
     return Problem(place, first["type"], message, values, given, error if isinstance(error, Exception) else None)
 
 
@@ -237,6 +240,13 @@ def _number(value: float) -> str:
     return f"{value:,}" if isinstance(value, int) else f"{value:,.15g}"
 
 
-def _written(value: Any) -> str:
-    # As in YAML.
-    return {None: "null", True: "true", False: "false"}[value] if value is None or isinstance(value, bool) else shown(value)
+def written(value: Any) -> str:
+    """Return a value as YAML has it, shortened.
+
+    Example:
+        >>> written(True), written(float("nan")), written("a")
+        ('true', '.nan', "'a'")
+    """
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    return f"{value}".replace("nan", ".nan").replace("inf", ".inf") if isinstance(value, float) and not math.isfinite(value) else shown(value)

@@ -323,7 +323,10 @@ def _do(study: StudyConfig, folder: Path, cell: StudyCell, config: RunConfig, tr
     if changed := difference(tested, TestSets(folder).of(config, test)):
         raise TrainingError(f"data.{cell.data}.test: {', '.join(changed)} changed during the study, whose runs need one test set")
     measured = measure_run(study.task, run, test, metric=study.metric)
-    return training_figures(run) | {
+    figures = training_figures(run)
+    # A run that was done before, or was copied, started only to find that out.
+    earlier = _earlier_result(folder, copied or cell.name) if done_before else {"megabytes": megabytes, "seconds": figures.get("seconds")}
+    return figures | {
         "cell": cell.model_dump(),
         "command": shlex.join(command),
         "tested": tested,
@@ -337,7 +340,8 @@ def _do(study: StudyConfig, folder: Path, cell: StudyCell, config: RunConfig, tr
         "most_frequent": most_frequent_class(config, test),
         "lines_per_second": measured.lines / measured.seconds if measured.seconds else None,
         "parameters": count_parameters(run),
-        "megabytes": _kept_memory(folder, copied or cell.name) if done_before else megabytes,
+        "megabytes": earlier.get("megabytes"),
+        "seconds": earlier.get("seconds"),
         "equal_to": copied,
         "attention": attention_of(study.task, run, test),
         "selection": checkpoint_selection(run, test, metric=study.metric)._asdict() if study.checkpoints else None,
@@ -350,12 +354,12 @@ def _from_here(path: Path) -> Path:
     return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
 
 
-def _kept_memory(folder: Path, name: str) -> float | None:
-    # What only the training of a run tells, from its earlier measurement.
+def _earlier_result(folder: Path, name: str) -> dict[str, Any]:
+    # What only the training of a run tells is in its earlier measurement.
     for place in (RESULTS, EARLIER):
-        with suppress(OSError, ValueError, AttributeError):
-            return parse_json((folder / place / f"{name}.json").read_bytes()).get("megabytes")
-    return None
+        with suppress(OSError, ValueError, TypeError):
+            return dict(parse_json((folder / place / f"{name}.json").read_bytes()))
+    return {}
 
 
 def train_apart(command: Sequence[str], log: Path, stop: Callable[[], bool] = lambda: False) -> float | None:
