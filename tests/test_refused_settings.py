@@ -77,7 +77,11 @@ def test_every_setting_is_refused_in_plain_words(kind: type[Frozen]) -> None:
         (StudyConfig, {"seeds": ["x"]}, "seeds.0: expected a whole number, found 'x'"),
         (StudyConfig, {"data": {1: {"test": {}}}}, "data.1: expected text as a key, such as '1' in quotes"),
         (StudyConfig, {"variants": {True: {}}}, "variants.true: expected text as a key, such as 'true' in quotes"),
-        (ClassificationConfig, {"training": {"learning_rate": float("nan")}}, "training.learning_rate: expected a finite number, found .nan"),
+        (
+            ClassificationConfig,
+            {"training": {"learning_rate": float("nan")}},
+            "learning_rate: expected a finite number, found .nan",
+        ),
         (ClassificationConfig, {"model": {"class_weights": {0: 1.0}}}, "class_weights.0: expected text as a key, such as '0' in quotes"),
         (StudyConfig, {"methods": "all"}, "methods: expected a list, such as [a, b, c], found 'all'"),
         (StudyConfig, {"title": 3}, "title: expected text, found 3"),

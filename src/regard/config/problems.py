@@ -249,4 +249,6 @@ def written(value: Any) -> str:
     """
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
-    return f"{value}".replace("nan", ".nan").replace("inf", ".inf") if isinstance(value, float) and not math.isfinite(value) else shown(value)
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value).replace("nan", ".nan").replace("inf", ".inf")
+    return shown(value)
