@@ -137,7 +137,7 @@ def draw_matrix(matrix: Matrix, title: str, *, limit: float | None = None) -> tu
     # The matrix fills the figure; labels lie outside, and the saved file is cropped to everything.
     figure = Figure(figsize=(width, height))
     axes = figure.add_axes((0, 0, 1, 1))
-    limit = limit or _limit(matrix)
+    limit = limit or matrix.limit
     # White lines between cells, unless they would dominate.
     mesh = _draw_cells(axes, matrix.weights, limit, line=0.8 if longest <= 60 else 0.0, large=rows * columns > VECTOR_CELLS)
     source = [fit_width(token, MAX_LABEL) for token in matrix.key]
@@ -173,7 +173,7 @@ def _draw(matrices: Sequence[Matrix], title: str, *, vector: bool) -> Figure:
 
 def _add_panels(figure: Figure, matrix: Matrix, grid: Grid, top: float, *, vector: bool) -> None:
     """Draw the image, and the image with the weights of each query item; see `_axes` for `top`."""
-    photograph, limit = _photograph(grid), _limit(matrix)
+    photograph, limit = _photograph(grid), matrix.limit
     wide, high = grid.size or (grid.columns, grid.rows)
     height = PANEL * min(max(high / wide, 0.1), 3.0)
     area: dict[str, Any] = {"extent": (0, grid.columns, grid.rows, 0), "aspect": "auto"}
@@ -257,10 +257,6 @@ def _shared_images(svg: bytes) -> bytes:
         return f'{stored}<use xlink:href="#{name}"{place}/>'
 
     return re.sub(r'<image [^>]*\bid="(?P<name>[^"]*)"[^>]*/>', share, svg.decode("utf-8")).encode("utf-8")
-
-
-def _limit(matrix: Matrix) -> float:
-    return max(float(matrix.weights.max()), 0.0) or 1.0
 
 
 def _add_bar(figure: Figure, mesh: Any, limit: float, corner: tuple[float, float], height: float) -> None:

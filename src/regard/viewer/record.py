@@ -48,6 +48,11 @@ class Matrix(NamedTuple):
     name: str
     grid: Grid | None = None
 
+    @property
+    def limit(self) -> float:
+        """The weight that is drawn darkest: the largest one, 1 if none is above 0."""
+        return max(float(self.weights.max()), 0.0) or 1.0
+
 
 @dataclass(frozen=True, eq=False)
 class AttentionRecord:

@@ -78,7 +78,7 @@ def _matrix(matrix: Matrix, width: int, height: int, color: bool) -> list[str]:
     room = width - label - 1
     cells = _cell_widths(source, room)
     shown = source[: len(cells)]
-    top = _top(matrix)
+    top = matrix.limit
     lines = _header(shown, cells, label)
     for row, name in enumerate(target):
         lines.append(_row(matrix, row, (name, label), cells, top=top, width=width, color=color))
@@ -87,7 +87,7 @@ def _matrix(matrix: Matrix, width: int, height: int, color: bool) -> list[str]:
 
 
 def _images(matrix: Matrix, grid: Grid, width: int, height: int, color: bool) -> list[str]:
-    words, top = matrix.query[:height], _top(matrix)
+    words, top = matrix.query[:height], matrix.limit
     cell = 2 if 2 * grid.columns <= width else 1
     rows, columns = min(grid.rows, height), min(grid.columns, width // cell)
     slot = max(columns * cell, min(max(display_width(word) for word in words), MAX_LABEL))
@@ -104,10 +104,6 @@ def _images(matrix: Matrix, grid: Grid, width: int, height: int, color: bool) ->
         lines.append("")
     left_out = [(grid.rows - rows, "row"), (grid.columns - columns, "column"), (len(matrix.query) - len(words), "target token")]
     return [*lines, *_legend(top, width, color), *_cut_note(left_out, width)]
-
-
-def _top(matrix: Matrix) -> float:
-    return max(float(matrix.weights.max()), 0.0) or 1.0
 
 
 def _cell_widths(source: list[str], room: int) -> list[int]:
