@@ -179,7 +179,7 @@ def test_a_format_can_be_named_and_must_be_known(folder: Path) -> None:
     with pytest.raises(DataError, match="line 1: expected image#number"):
         read_captions(path, folder / "images", form="flickr")
     with pytest.raises(DataError, match="expected one of auto, karpathy"):
-        read_captions(path, folder / "images", form="csv")  # type: ignore[arg-type]
+        read_captions(path, folder / "images", form="xml")  # type: ignore[arg-type]
     with pytest.raises(DataError, match="COCO annotations have no splits"):
         read_captions(write(folder / "a.json", COCO), folder / "images", split="train")
 

@@ -72,7 +72,7 @@ def test_empty_missing_and_unknown_files_are_refused(tmp_path: Path) -> None:
         read_pairs(tmp_path / "empty.tsv", tmp_path / "empty.tsv")
     with pytest.raises(DataError, match=r"none\.de: no such file"):
         read_pairs(tmp_path / "empty.tsv", tmp_path / "none.de")
-    with pytest.raises(DataError, match=r"a\.txt: expected a \.jsonl, \.tsv or \.tmx file"):
+    with pytest.raises(DataError, match=r"a\.txt: expected a \.jsonl, \.tsv, \.csv or \.tmx file"):
         read_pairs(tmp_path / "a.txt")
 
 

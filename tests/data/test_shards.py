@@ -78,7 +78,7 @@ def test_what_does_not_match_is_named(tmp_path: Path) -> None:
         find_shards(f"{tmp_path}/*.en", f"{tmp_path}/*.fr")
     with pytest.raises(DataError, match=r"/1\.fr: no such file"):
         ParallelText(f"{tmp_path}/1.en", f"{tmp_path}/1.fr")
-    with pytest.raises(DataError, match=r"1\.en: expected a \.jsonl, \.tsv or \.tmx file of pairs, or a second file"):
+    with pytest.raises(DataError, match=r"1\.en: expected a \.jsonl, \.tsv, \.csv or \.tmx file of pairs, or a second file"):
         ParallelText(f"{tmp_path}/1.en")
     (tmp_path / "b.tsv").write_text("a\tb\n" * 3 + "c\n")
     with pytest.raises(DataError, match=r"b\.tsv, line 4: 1 column, expected 2"):

@@ -212,7 +212,10 @@ def test_a_line_that_is_no_pair_gets_an_empty_line_and_the_exit_code_says_so(cal
     ("words", "told"),
     [
         ("score {}/run --target {}/target", "--target: needs --source"),
-        ("score {}/run --source {}/source", "source: expected a .jsonl, .tsv or .tmx file of pairs, or a second file with the targets (--"),
+        (
+            "score {}/run --source {}/source",
+            "source: expected a .jsonl, .tsv, .csv or .tmx file of pairs, or a second file with the targets (--",
+        ),
         ("score {}/run --source {}/source --target {}/short", "short: 1 line, but "),
         ("score {}/run --source {}/source --target {}/none", "none: no such file"),
         ("score {}/run --source {}/source --target {}/target --json-input", "--json-input: reads standard input, not --source"),

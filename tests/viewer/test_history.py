@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 from regard.errors import DataError
-from regard.viewer import AttentionRecord, Grid, TrainingPoint, group_by_example, read_history, save_animation, write_records
+from regard.viewer import AttentionMap, AttentionRecord, Grid, TrainingPoint, group_by_example, read_history, save_animation, write_records
 from tests.viewer import samples
 
 
@@ -97,6 +97,26 @@ def test_an_animation_has_a_picture_per_update_in_the_same_colours(tmp_path: Pat
     # The even weights of the first update, all 1/5, are paler than the largest of the last.
     dark = [(frame < 80).sum() for frame in frames]
     assert dark[-1] > dark[0]
+
+
+@pytest.mark.parametrize("photograph", [True, False])
+def test_an_animation_over_an_image_has_a_panel_per_word(tmp_path: Path, photograph: bool) -> None:
+    grid = Grid(2, 3, samples.picture(60, 40) if photograph else None)
+    first, second = np.full((2, 6), 1 / 6), np.eye(6)[:2]
+    maps = [AttentionMap("image", "cross", "target", "image", weights) for weights in (first, second)]
+    points = [TrainingPoint(0, 3.0), TrainingPoint(9, 1.0)]
+    records = [AttentionRecord({"image": grid, "target": ["a", "dog"]}, [own], point=at) for own, at in zip(maps, points, strict=True)]
+    save_animation(records, tmp_path / "a.gif")
+    frames = []
+    with Image.open(tmp_path / "a.gif") as animation:
+        for number in range(2):
+            animation.seek(number)
+            frames.append(np.asarray(animation.convert("RGB"), np.float64))
+    # Below the title, which changes, are the photograph and a panel per word; only the panels change, all of them.
+    height, width = frames[0].shape[:2]
+    changed = np.abs(frames[0] - frames[1])[height // 3 : height // 2].max(axis=(0, 2)) > 8
+    parts = [bool(part.any()) for part in np.array_split(changed[width // 20 : width * 19 // 20], 3 if photograph else 2)]
+    assert parts == ([False, True, True] if photograph else [True, True])
 
 
 def test_one_map_and_head_can_be_animated(tmp_path: Path) -> None:

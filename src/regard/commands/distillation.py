@@ -33,7 +33,7 @@ SOURCE, TARGET, ABOUT = "source", "target", "distill.json"
 @commands.command()
 def shortlist(
     run: RunFolder,
-    source: Annotated[Path, typer.Option(help="sources to learn from, such as the training text, or a .jsonl or .tsv file of pairs")],
+    source: Annotated[Path, typer.Option(help="sources to learn from, such as the training text, or a .jsonl, .tsv or .csv file of pairs")],
     target: Annotated[Path | None, typer.Option(help="targets, line by line with the sources")] = None,
     links: Annotated[Path | None, typer.Option(help="word links of the pairs; default: those of the run's attention")] = None,
     candidates: Annotated[int, typer.Option(min=1, help="target tokens per source token")] = 50,

@@ -63,7 +63,8 @@ OPTIONS = {
 def evaluate(
     run: RunFolder,
     source: Annotated[
-        str | None, typer.Option(help="translation: test sources; or one .jsonl or .tsv file of pairs, with both inputs for a model of two")
+        str | None,
+        typer.Option(help="translation: test sources; or one .jsonl, .tsv or .csv file of pairs, with both inputs for a model of two"),
     ] = None,
     target: Annotated[str | None, typer.Option(help="translation: references")] = None,
     second_source: Annotated[str | None, typer.Option(help="translation: second inputs, for a model that reads two")] = None,

@@ -28,7 +28,9 @@ OUTPUTS, MAX_WORDS, RANDOM_DRAWS = 3, 5, 5
 def explain(
     run: RunFolder,
     examples: Annotated[Path | None, typer.Option(help="labelled examples, lines of text, or captions beside their images")] = None,
-    source: Annotated[Path | None, typer.Option(help="translation, with --method: sources, or pairs in one .tsv or .jsonl file")] = None,
+    source: Annotated[
+        Path | None, typer.Option(help="translation, with --method: sources, or pairs in one .tsv, .csv or .jsonl file")
+    ] = None,
     second_source: Annotated[Path | None, typer.Option(help="second inputs, line by line with the sources")] = None,
     images: ImageFolder = None,
     target: Annotated[Path | None, typer.Option(help="targets, line by line with the sources; without, the run's own")] = None,

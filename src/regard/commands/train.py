@@ -24,7 +24,7 @@ training = typer.Typer(
 )
 
 LABELLED = {
-    "train": "labelled examples: .jsonl, .tsv, or lines of a label and a text (may be .gz)",
+    "train": "labelled examples: .jsonl, .tsv, .csv, or lines of a label and a text (may be .gz)",
     "valid": "validation examples; default: hold out some training examples",
     "test": "test examples; evaluate the trained model on them",
     "vectors": "initial word vectors in the text format of GloVe and word2vec (may be .gz)",
@@ -33,7 +33,7 @@ COMMANDS: dict[str, tuple[str, dict[str, str]]] = {
     "captioning": (
         "Train an image captioning model.",
         {
-            "captions": "captions: Karpathy or COCO JSON, Flickr8k.token.txt, or image<TAB>caption",
+            "captions": "captions: Karpathy or COCO JSON, Flickr8k.token.txt, .csv, .jsonl, or image<TAB>caption",
             "images": "folder or tar of the images; default: the folder of the captions",
             "split": "part to train on: a Karpathy split, or a file of image names",
             "valid_captions": "validation captions; default: the same file",
@@ -47,7 +47,7 @@ COMMANDS: dict[str, tuple[str, dict[str, str]]] = {
     "translation": (
         "Train a translation model.",
         {
-            "source": "training sources, one per line (may be .gz), or a .jsonl or .tsv file of pairs",
+            "source": "training sources, one per line (may be .gz), or a .jsonl, .tsv, .csv or .tmx file of pairs",
             "target": "training targets, line by line with the sources",
             "second_source": "a second input beside the sources, line by line with them (model.second); text, or names of images",
             "images": "folder of the images that the second inputs name (model.second.image); default: the folder of these files",

@@ -27,7 +27,9 @@ from regard.config.images import GridAreaConfig, ImageConfig, Size, SmallCNNConf
 class CaptionDataConfig(Frozen):
     """Images and captions of a run. Paths are stored as given."""
 
-    captions: str | None = Field(default=None, description="training captions: Karpathy or COCO JSON, Flickr tokens, image<TAB>caption")
+    captions: str | None = Field(
+        default=None, description="training captions: Karpathy or COCO JSON, Flickr tokens, .csv, .jsonl, image<TAB>caption"
+    )
     images: str | None = Field(default=None, description="folder or tar of the images; absent: the folder of the captions")
     split: str | None = Field(default=None, description="part of the captions: a Karpathy split, or a file of image names")
     valid_captions: str | None = Field(default=None, description="validation captions; absent: `captions`, with `valid_split`")

@@ -29,7 +29,7 @@ NOT_STRUCTURED = {"pooling": ("max", "mean", "last")}
 class LabelledDataConfig(Frozen):
     """Files of a run. Paths are stored as given; `.gz` is supported."""
 
-    train: str | None = Field(default=None, description="labelled training examples: .jsonl, .tsv, or lines of a label and a text")
+    train: str | None = Field(default=None, description="labelled training examples: .jsonl, .tsv, .csv, or lines of a label and a text")
     valid: str | None = Field(default=None, description="validation examples; absent: `valid_size` training examples are held out")
     valid_size: int = Field(
         default=500, ge=1, le=MAX_COUNT, description="examples held out (at most a tenth) when there is no validation file"

@@ -29,11 +29,12 @@ class TranslationDataConfig(Frozen):
     """Files of a run. Paths are stored as given; `.gz` is supported, and `train-*.en` stands for all matching files in order."""
 
     source: str | None = Field(
-        default=None, description="training source sentences, one per line; or one .jsonl / .tsv / .tmx file of pairs"
+        default=None, description="training source sentences, one per line; or one .jsonl / .tsv / .csv / .tmx file of pairs"
     )
     target: str | None = Field(default=None, description="training target sentences, line by line with `source`")
     languages: tuple[str, str] | None = Field(
-        default=None, description="source and target of .tmx files, such as [en, de]; absent: the file's source language, and the other one"
+        default=None,
+        description="source and target of .tmx files, or columns of tables: [en, de]; absent: the file's source language, and the other",
     )
     second_source: str | None = Field(
         default=None, description="a second input beside the sources, line by line with them; needs `model.second`"

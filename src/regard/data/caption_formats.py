@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
 
 from regard.data.lines import read_lines, single_line, stream_lines, unreadable, whole_characters
+from regard.data.tables import is_csv, names_columns, read_table
 from regard.errors import DataError, listed, shown
 from regard.input_files import open_input
 from regard.progress import stage
 from regard.strict_json import parse_json
 
-CaptionFormat = Literal["auto", "karpathy", "coco", "flickr", "lines"]
-FORMATS: tuple[CaptionFormat, ...] = ("auto", "karpathy", "coco", "flickr", "lines")
+CaptionFormat = Literal["auto", "karpathy", "coco", "flickr", "lines", "csv", "jsonl"]
+FORMATS: tuple[CaptionFormat, ...] = ("auto", "karpathy", "coco", "flickr", "lines", "csv", "jsonl")
+# Columns and keys of image folders, Flickr8k and Flickr30k as they are passed around.
+IMAGES, CAPTIONS = ("image", "image_name", "file_name", "filename", "file"), ("caption", "text", "comment")
 _FLICKR = re.compile(r"[^\t]*#[0-9]+\t")
 
 
@@ -73,21 +78,59 @@ def as_json(text: str | bytes, where: str) -> Any:
         raise DataError(f"{where}: not JSON ({single_line(str(error))[:120]})") from error
 
 
-def _read_text(path: Path, form: CaptionFormat, lines: Iterable[str]) -> list[Entry]:
+def _read_text(path: Path, form: CaptionFormat, lines: Iterator[str]) -> list[Entry]:
+    head = next(lines, None)
+    if head is None:
+        return []
+    if form == "auto":
+        form = _text_format(path, head)
     entries: dict[str, Entry] = {}
-    for number, line in enumerate(lines, start=1):
-        if form == "auto":
-            form = "flickr" if _FLICKR.match(line) else "lines"
+    rows = _from_objects if form == "jsonl" else partial(_from_table, form=form)
+    for number, name, captions in rows(chain([head], lines), path):
         where = f"line {number}"
-        name, tab, caption = line.partition("\t")
-        expected = "image#number, a tab, the caption" if form == "flickr" else "image, a tab, the caption"
-        if not tab or not name or (form == "flickr" and not _FLICKR.match(line)):
-            raise DataError(f"{path}, {where}: expected {expected}")
-        if form == "flickr":
-            name = name.rpartition("#")[0]
         entry = entries.setdefault(name, Entry(name, (name,), [], where))
-        entry.captions.append(_caption(caption, f"{path}, {where}"))
+        entry.captions.extend(_caption(caption, f"{path}, {where}") for caption in captions)
     return list(entries.values())
+
+
+def _text_format(path: Path, head: str) -> CaptionFormat:
+    if path.name.lower().removesuffix(".gz").endswith(".jsonl"):
+        return "jsonl"
+    if is_csv(path) or ("\t" not in head and names_columns(head, (IMAGES, CAPTIONS))):
+        return "csv"
+    return "flickr" if _FLICKR.match(head) else "lines"
+
+
+def _from_table(lines: Iterator[str], path: Path, *, form: CaptionFormat) -> Iterator[tuple[int, str, list[str]]]:
+    table = read_table(lines, str(path), (IMAGES, CAPTIONS), quoted=form == "csv")
+    expected = "image#number, a tab, the caption" if form == "flickr" else "image, a tab, the caption"
+    for number, cells in table.rows:
+        name, *rest = (cell or "" for cell in cells)
+        if table.named:
+            name = name.strip()
+        elif form == "flickr":
+            name, mark, at = name.rpartition("#")
+            rest = rest if mark and at.isdecimal() else []
+        if not name or not rest:
+            wanted = "the name of an image" if table.named else expected
+            raise DataError(f"{path}, line {number}: expected {wanted}")
+        yield number, name, ["\t".join(rest)]
+
+
+def _from_objects(lines: Iterator[str], path: Path) -> Iterator[tuple[int, str, list[str]]]:
+    for number, line in enumerate(lines, start=1):
+        where = f"{path}, line {number}"
+        item = as_json(line, where)
+        if not isinstance(item, dict):
+            raise DataError(f"{where}: expected an object with an image and its caption, found {type(item).__name__}")
+        image, caption = (next((key for key in keys if key in item), None) for keys in (IMAGES, (*CAPTIONS, "captions")))
+        if image is None or caption is None:
+            wanted = listed(IMAGES if image is None else (*CAPTIONS, "captions"))
+            raise DataError(f"{where}: expected one of the keys {wanted}, found {listed(item) or 'none'}")
+        texts = item[caption] if isinstance(item[caption], list) else [item[caption]]
+        if not texts:
+            raise DataError(f'{where}: expected a text, or a list of at least one, under "{caption}"')
+        yield number, _text(item, image, where), [_text({caption: text}, caption, where) for text in texts]
 
 
 def _listed(entries: Sequence[Entry], split: Path, path: Path) -> list[Entry]:

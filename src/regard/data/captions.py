@@ -145,10 +145,12 @@ def read_captions(
     | "karpathy" | the JSON of Karpathy's splits (COCO, Flickr8k, Flickr30k) | names joined by `+`: "train+restval"; None: all |
     | "coco" | COCO's annotation JSON (`captions_val2017.json`) | none |
     | "flickr" | `image#0<TAB>caption` a line (`Flickr8k.token.txt`) | a file with an image's name a line; None: all |
-    | "lines" | `image<TAB>caption` a line, any number of lines an image | as for "flickr" |
+    | "lines" | `image<TAB>caption` a line, any number of lines an image; a header may name the columns | as for "flickr" |
+    | "csv" | columns "image" (or "image_name", "file_name", "filename", "file") and "caption" ("text", "comment") | as for "flickr" |
+    | "jsonl" | an object with such keys a line; the caption may be a list | as for "flickr" |
 
     Args:
-        path: the file of captions; for the last two, `.gz` may follow.
+        path: the file of captions; but for JSON, `.gz` may follow.
         images: the folder, or the `.tar`, `.tar.gz` or `.tgz`, that image names are looked up in; None: the captions' folder.
             In an archive a name may stand below any folder.
         split: the part to read; see the table.

@@ -7,7 +7,7 @@ import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -16,6 +16,7 @@ from torch import Tensor
 from regard.data.batching import BatchPlan, plan_batches
 from regard.data.labelled_examples import ExampleList, LabelledExample
 from regard.data.lines import stream_bytes, stream_lines, whole_characters
+from regard.data.tables import ENDINGS, find_columns, is_csv, read_table
 from regard.data.vocabulary import PAD
 from regard.errors import ConfigError, DataError, counted, listed
 from regard.progress import stage
@@ -47,6 +48,7 @@ def read_sentences(path: str | Path, *, encoding: Encoding = "utf-8") -> Labelle
     - `.jsonl`: objects with "label" (text or a whole number) and "text" or "sentence"; other keys are ignored.
     - `.tsv`: a label, a tab, a text; or, when the first line names its columns ("label" and "text" or "sentence", in any order, among
       others), those columns.
+    - `.csv`: columns that the first line names so; see `regard.data.tables.read_table`.
     - any other: lines of a label, a space, and a text, as SST, TREC, MR and their like are passed around.
 
     Lines as in `regard.data.lines.read_lines`; none is skipped. A text may be empty.
@@ -75,6 +77,7 @@ def read_entailment(path: str | Path, *, encoding: Encoding = "utf-8") -> Labell
     r"""Read labelled pairs of a premise and a hypothesis.
 
     - `.jsonl`: the official files of SNLI and MultiNLI ("gold_label", "sentence1", "sentence2"), or "label", "premise", "hypothesis".
+    - `.csv`: columns that the first line names, as below; see `regard.data.tables.read_table`.
     - any other: columns with tabs between them, without quoting. When the first line names its columns, as in the files of SICK
       ("entailment_judgment", "sentence_A", "sentence_B"), of SNLI and MultiNLI, or by the names above, those; else three: label, premise,
       hypothesis.
@@ -222,22 +225,19 @@ def _read(
     path: str | Path, encoding: Encoding, names: Sequence[Sequence[str]], parse_line: Callable[[str, str], list[str]] | None
 ) -> LabelledFile:
     lines = _lines(path, encoding)
-    ending = os.path.splitext(str(path).removesuffix(".gz"))[1]
-    head = next(lines, None)
-    by_tabs = ending != ".jsonl" and (ending == ".tsv" or parse_line is None)
-    columns = _columns(head, names, str(path)) if head is not None and by_tabs else None
+    ending = os.path.splitext(str(path).lower().removesuffix(".gz"))[1]
 
-    def row(line: str, where: str) -> list[str]:
+    def rows() -> Iterator[tuple[int, list[str]]]:
+        tracked = reading.track(lines)
         if ending == ".jsonl":
-            return _from_json(line, where, names)
-        if ending == ".tsv" or parse_line is None:
-            return _from_columns(line, where, columns, 1 + len(names))
-        return parse_line(line, where)
+            yield from ((number, _from_json(line, f"{path}, line {number}", names)) for number, line in enumerate(tracked, 1))
+        elif ending in ENDINGS or parse_line is None:
+            yield from _from_table(tracked, str(path), names)
+        else:
+            yield from ((number, parse_line(line, f"{path}, line {number}")) for number, line in enumerate(tracked, 1))
 
     def examples() -> Iterator[LabelledExample]:
-        first = [] if head is None or columns is not None else [head]
-        for number, line in enumerate(reading.track(chain(first, lines)), start=1 if columns is None else 2):
-            label, *texts = row(line, f"{path}, line {number}")
+        for number, (label, *texts) in rows():
             if not label.strip():
                 raise DataError(f"{path}, line {number}: the label is empty")
             yield LabelledExample(label.strip(), tuple(texts), number)
@@ -255,39 +255,24 @@ def _lines(path: str | Path, encoding: Encoding) -> Iterator[str]:
     return (line.decode(encoding) for line in stream_bytes(path, mark=False))
 
 
-def _columns(line: str, names: Sequence[Sequence[str]], path: str) -> list[int] | None:
-    """Return the columns of label and texts if this line is a header; names in other letter case count where none is exact.
-
-    Raises:
-        DataError: two columns have the same name, or one is named as the label and none as a text.
-    """
-    exact = [cell.strip() for cell in line.split("\t")]
-    lower, chosen = [cell.lower() for cell in exact], list[int]()
-    for known in (LABELS, *names):
-        wanted = [(exact, name) for name in known] + [(lower, name.lower()) for name in known]
-        found = next(((cells, name) for cells, name in wanted if name in cells), None)
-        if found is None and chosen and known is not LABELS:
-            header = f"{path}, line 1: a column is named {exact[chosen[0]]}, but none {' or '.join(known)}"
+def _from_table(lines: Iterator[str], path: str, names: Sequence[Sequence[str]]) -> Iterator[tuple[int, list[str]]]:
+    first = next(lines, None)
+    if first is None:
+        return
+    table = read_table(chain([first], lines), path, (LABELS, *names), quoted=is_csv(path))
+    if not table.named:
+        cells = first.split("\t")
+        found = find_columns(cells, (LABELS, *names), f"{path}, line 1")
+        if found[0] is not None:
+            missing = next(known for known, at in zip((LABELS, *names), found, strict=True) if at is None)
+            header = f"{path}, line 1: a column is named {cells[found[0]].strip()}, but none {' or '.join(missing)}"
             raise DataError(f"{header}; if this line is an example, move it down")
-        if found is None:
-            return None
-        cells, name = found
-        if cells.count(name) > 1:
-            raise DataError(f"{path}, line 1: {cells.count(name)} columns are named {name}")
-        chosen.append(cells.index(name))
-    return chosen
-
-
-def _from_columns(line: str, where: str, columns: list[int] | None, count: int) -> list[str]:
-    cells = line.split("\t")
-    if columns is None:
-        if len(cells) != count:
+    count = 1 + len(names)
+    for number, row in table.rows:
+        if len(row) != count:
             expected = "the label, a tab, the text" if count == 2 else "the label, the premise, the hypothesis, with tabs between them"
-            raise DataError(f"{where}: {counted(len(cells), 'column')}, expected {count}: {expected}")
-        return cells
-    if len(cells) <= max(columns):
-        raise DataError(f"{where}: {counted(len(cells), 'column')}, but the first line names at least {max(columns) + 1}")
-    return [cells[column] for column in columns]
+            raise DataError(f"{path}, line {number}: {counted(len(row), 'column')}, expected {count}: {expected}")
+        yield number, cast(list[str], row)
 
 
 def _from_words(line: str, where: str) -> list[str]:

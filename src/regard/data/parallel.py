@@ -6,16 +6,21 @@ import hashlib
 import os
 import random
 from collections.abc import Iterable, Iterator, Sequence
-from functools import partial
 from pathlib import Path
 
 from regard.data.lines import read_lines, stat_rereadable, stream_lines, unreadable, whole_characters, write_files
+from regard.data.tables import ENDINGS, is_csv, read_table
 from regard.data.tmx import Languages, is_tmx, stream_tmx
-from regard.errors import ConfigError, DataError, counted, shown
+from regard.errors import ConfigError, DataError, counted, listed, shown
 from regard.progress import stage
 from regard.strict_json import parse_json
 
 SentencePair = tuple[str, str]
+
+PAIR_ENDINGS = (".jsonl", ".tsv", ".csv", ".tmx")
+"""Files that hold both sides."""
+# Columns of source, target and second input in a header; those of the languages count, too.
+COLUMNS, SECOND = (("source", "src"), ("target", "tgt")), ("second", "second_source")
 
 
 def read_pairs(
@@ -26,12 +31,12 @@ def read_pairs(
     columns: Sequence[int] = (2,),
     languages: Languages | None = None,
 ) -> list[SentencePair]:
-    r"""Read sentence pairs from two text files, or from one `.jsonl`, `.tsv` or `.tmx` file.
+    r"""Read sentence pairs from two text files, or from one `.jsonl`, `.tsv`, `.csv` or `.tmx` file.
 
     With two files, line i of one belongs to line i of the other. A `.jsonl` line is an object with the keys "source" and "target" (others
-    are ignored); a `.tsv` line is two columns with a tab between them, no header and no quoting. For `.tmx` see
-    `regard.data.tmx.stream_tmx`. Any of them may end in `.gz`. Lines as in
-    `read_lines`; none is skipped.
+    are ignored). A `.tsv` line is two columns with a tab between them, without quoting. A `.csv` file begins with a header of the columns
+    "source" (or "src") and "target" (or "tgt"), or of `languages`; a `.tsv` file may (`regard.data.tables.read_table`). For `.tmx` see
+    `regard.data.tmx.stream_tmx`. Any of them may end in `.gz`. Lines as in `read_lines`; none is skipped.
 
     Args:
         source: the file of source sentences, or the one file of pairs.
@@ -39,7 +44,7 @@ def read_pairs(
         second: a file of second inputs, line by line with the sources; a source is then a line of both, with a tab between them
             (`regard.data.input_pairs`).
         columns: see `stream_pairs`.
-        languages: of a `.tmx` file, source and target.
+        languages: of a `.tmx` file, source and target; in a header, names of the columns.
 
     Returns:
         At least one (source, target) pair.
@@ -134,12 +139,25 @@ def stream_pairs(
             raise DataError(f"{source}: a translation memory has one input, the model reads two")
         yield from stream_tmx(source, languages)
         return
-    name = str(source).removesuffix(".gz")
-    parse = {".jsonl": partial(_from_json, apart=apart), ".tsv": _from_columns}.get(os.path.splitext(name)[1])
-    if parse is None:
-        raise DataError(f"{source}: expected a .jsonl, .tsv or .tmx file of pairs, or a second file with the targets (--target)")
-    for number, line in enumerate(stream_lines(source), start=1):
-        yield parse(line, f"{source}, line {number}", columns)
+    ending = os.path.splitext(str(source).lower().removesuffix(".gz"))[1]
+    if ending in ENDINGS:
+        yield from _from_table(source, columns, languages, apart)
+    elif ending == ".jsonl":
+        for number, line in enumerate(stream_lines(source), start=1):
+            yield _from_json(line, f"{source}, line {number}", columns, apart=apart)
+    else:
+        endings = f"{listed(PAIR_ENDINGS[:-1])} or {PAIR_ENDINGS[-1]}"
+        raise DataError(f"{source}: expected a {endings} file of pairs, or a second file with the targets (--target)")
+
+
+def holds_pairs(path: str | Path) -> bool:
+    """Return whether a file's name is that of a file of pairs, not of one side.
+
+    Example:
+        >>> holds_pairs("a.csv"), holds_pairs("a.TSV.gz"), holds_pairs("a.en")
+        (True, True, False)
+    """
+    return str(path).lower().removesuffix(".gz").endswith(PAIR_ENDINGS)
 
 
 def write_parallel(folder: str | Path, name: str, pairs: Iterable[SentencePair]) -> tuple[Path, Path]:
@@ -258,10 +276,30 @@ def unequal_lines(path: str | Path, lines: int, other: str | Path, expected: int
     return DataError(f"{path}: {counted(lines, 'line')}, but {other} has {expected}{missing}")
 
 
-def _from_columns(line: str, where: str, columns: Sequence[int]) -> SentencePair:
-    *inputs, target = line.split("\t")
-    if len(inputs) + 1 not in columns:
-        found = counted(len(inputs) + 1, "column")
+def _from_table(
+    source: str | Path, columns: Sequence[int], languages: Languages | None, apart: str | Path | None
+) -> Iterator[SentencePair]:
+    names = [*COLUMNS] if languages is None else [[*known, own] for known, own in zip(COLUMNS, languages, strict=True)]
+    both = [SECOND] if 3 in columns or apart is not None else []
+    optional, advice = len(both) if 2 in columns else 0, "" if languages else "; data.languages=[A, B] takes columns A and B"
+    table = read_table(stream_lines(source), str(source), [*names, *both], quoted=is_csv(source), optional=optional, advice=advice)
+    for number, row in table.rows:
+        where = f"{source}, line {number}"
+        if not table.named:
+            yield _from_columns([cell for cell in row if cell is not None], where, columns)
+            continue
+        first, target, second = (*row, None)[:3]
+        if apart is not None and second is not None:
+            raise DataError(f"{where}: has a second input, and so has {apart}; give one of them")
+        assert first is not None
+        assert target is not None
+        yield first if second is None else join_inputs(first, second), target
+
+
+def _from_columns(cells: Sequence[str], where: str, columns: Sequence[int]) -> SentencePair:
+    *inputs, target = cells
+    if len(cells) not in columns:
+        found = counted(len(cells), "column")
         wanted = "the source, its second input and the target, with tabs between them" if 3 in columns else "the source, a tab, the target"
         raise DataError(f"{where}: {found}, expected {' or '.join(map(str, columns))}: {wanted}")
     return "\t".join(inputs), target

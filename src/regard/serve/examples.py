@@ -11,7 +11,7 @@ from typing import Any
 from PIL import Image
 
 from regard.data.lines import stream_lines
-from regard.data.parallel import stream_pairs
+from regard.data.parallel import holds_pairs, stream_pairs
 from regard.errors import DataError
 from regard.tasks.captioning_data import build_preprocessing, read_caption_set
 from regard.tasks.classification_data import read_labelled_file
@@ -48,7 +48,7 @@ def starting_points(run: Any, count: int) -> list[StartingPoint]:
 
 
 def _lines(path: str | None) -> Iterator[StartingPoint]:
-    if path is None or path.removesuffix(".gz").endswith((".tsv", ".jsonl")):
+    if path is None or holds_pairs(path):
         return
     for line in islice(stream_lines(path), LINES):
         if _usable(line):

@@ -16,7 +16,7 @@ from regard.data.batching import collate
 from regard.data.captions import Box, CaptionSet, read_captions, read_regions
 from regard.data.labelled import pad_tokens
 from regard.data.lines import read_lines
-from regard.data.parallel import SentencePair, join_file, read_pairs
+from regard.data.parallel import SentencePair, holds_pairs, join_file, read_pairs
 from regard.data.running_text import pad_rows
 from regard.data.vocabulary import BOS, EOS, TokenizedText
 from regard.errors import ConfigError, DataError, counted
@@ -272,9 +272,9 @@ def batches_of_run(
 
     Args:
         folder: a run of any task.
-        examples: for translation a file of pairs (.tsv, .jsonl), or of sources with targets in `target` or the run's own translations;
-            for classifiers a file as in training; for language models lines of text; for captioners a caption file as in training: the
-            first caption of each image is explained by its cells.
+        examples: for translation a file of pairs (.tsv, .csv, .jsonl), or of sources with targets in `target` or the run's own
+            translations; for classifiers a file as in training; for language models lines of text; for captioners a caption file as in
+            training: the first caption of each image is explained by its cells.
         target: targets, line by line with the sources.
         second: second inputs, line by line with the sources, for a translation run that reads two.
         images: folder of the images that captions or second inputs name; None: that of `examples` or `second`.
@@ -328,7 +328,7 @@ def _pairs(translator: Translator, examples: Path, target: str | Path | None, se
     config = translator.run.config
     if second is not None and config.second is None:
         raise ConfigError(f"--second-source: {translator.run.folder} reads one input")
-    if target is not None or examples.name.lower().removesuffix(".gz").endswith((".tsv", ".jsonl", ".tmx")):
+    if target is not None or holds_pairs(examples):
         columns = config.pair_columns if second is None else (2,)
         pairs = read_pairs(examples, target, second, columns=columns, languages=config.data.languages)
         check_inputs(translator.run, [source for source, _ in pairs], examples, second)

@@ -6,7 +6,7 @@ import io
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -14,19 +14,16 @@ from regard.errors import DataError
 from regard.viewer.atomic_write import write_atomically
 from regard.viewer.items import Grid
 from regard.viewer.outputs import TrainingPoint
-from regard.viewer.picture import DPI, colors_of, draw_matrix, quiet_fonts
+from regard.viewer.picture import DPI, Drawing, colors_of, draw, place_axes, quiet_fonts
 from regard.viewer.record import AttentionRecord, Matrix, parse_records
 from regard.viewer.text import plain_text
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 # Milliseconds: each update, and the last one before the loop.
 FRAME, LAST_FRAME = 400, 2400
 # Inches: the loss curve, and the space above it.
 CURVE, GAP = 0.8, 0.45
-MAX_PIXELS = 1200
-"""# Pixels of the longer side of an animation, which holds a picture per update."""
+# Pixels of the longer side of an animation, which holds a picture per update: of cells, and of photographs, which take far more bytes.
+MAX_PIXELS, MAX_PHOTOGRAPHS = 1200, 800
 
 
 def read_history(path: str | Path) -> list[AttentionRecord]:
@@ -96,9 +93,9 @@ def group_by_example(records: Sequence[AttentionRecord]) -> list[list[AttentionR
 
 
 def save_animation(records: Sequence[AttentionRecord], path: str | Path, *, map: str | None = None, head: int | None = None) -> None:
-    """Draw one matrix of weights per update into an animated GIF, above the loss curve; deterministic.
+    """Draw the weights at each update into an animated GIF, above the loss curve; deterministic.
 
-    All frames share one color scale, from 0 to the largest weight.
+    A frame shows what `save_picture` draws. All frames share one scale, from 0 to the largest weight.
 
     Args:
         records: of one example, each with its `point`; see `group_by_example`.
@@ -122,12 +119,13 @@ def save_animation(records: Sequence[AttentionRecord], path: str | Path, *, map:
     points = [record.point for record in records if record.point is not None]
     if len(points) < len(records) or len({(record.model, record.title) for record in records}) > 1:
         raise DataError(f"{path}: an animation shows one example at several updates; these records are of several, or of no training")
-    matrices = [record.matrix(map, head) for record in records]
-    if any((own.key, own.query) != (matrices[0].key, matrices[0].query) for own in matrices):
-        raise DataError(f"{path}: the items of {matrices[0].name} change from update to update, so they cannot be one animation")
-    if not matrices[0].key or not matrices[0].query:
+    matrices = [record.matrices(map, head) for record in records]
+    first = matrices[0]
+    if any([(own.key, own.query) for own in found] != [(own.key, own.query) for own in first] for found in matrices):
+        raise DataError(f"{path}: the items of {first[0].name} change from update to update, so they cannot be one animation")
+    if not all(own.key and own.query for own in first):
         raise DataError(f"{path}: the record has no tokens on one side, so there is nothing to draw")
-    name = " · ".join(part for part in (plain_text(records[0].title), matrices[0].name if map or head is not None else "") if part)
+    name = " · ".join(part for part in (plain_text(records[0].title), first[0].name if map or head is not None else "") if part)
     with quiet_fonts():
         frames = _frames(matrices, points, name)
     stream = io.BytesIO()
@@ -137,37 +135,43 @@ def save_animation(records: Sequence[AttentionRecord], path: str | Path, *, map:
     write_atomically(path, stream.getvalue())
 
 
-def _frames(matrices: Sequence[Matrix], points: Sequence[TrainingPoint], name: str) -> list[Any]:
+def _frames(matrices: Sequence[Sequence[Matrix]], points: Sequence[TrainingPoint], name: str) -> list[Any]:
     from matplotlib.transforms import Bbox
     from PIL import Image
 
-    limit = max(float(own.weights.max()) for own in matrices) or 1.0
+    limits = [max(float(own.weights.max()) for own in each) or 1.0 for each in zip(*matrices, strict=True)]
     titles = ["\n".join(filter(None, (name, point.name))) for point in points]
-    longest = max(range(len(titles)), key=lambda number: len(titles[number]))
-    figure, mesh = draw_matrix(matrices[0], titles[longest], limit=limit)
-    mark = _add_curve(figure, points)
-    axes = mesh.axes
+    drawing = draw(matrices[0], max(titles, key=len), limits=limits)
+    figure, mark = drawing.figure, _add_curve(drawing, points)
     figure.canvas.draw()
     inches = figure.get_tightbbox()
     assert inches is not None
     box = Bbox.from_extents(inches.x0 - 0.2, inches.y0 - 0.2, inches.x1 + 0.2, inches.y1 + 0.2)
-    dpi = min(DPI, int(MAX_PIXELS / max(box.width, box.height)))
-    palette, frames = _palette(), []
-    for number, (matrix, title) in enumerate(zip(matrices, titles, strict=True)):
-        mesh.set_array(matrix.weights)
-        axes.set_title(title, loc="left", **_font_of(axes))
+    dpi = min(DPI, int((MAX_PHOTOGRAPHS if drawing.photograph else MAX_PIXELS) / max(box.width, box.height)))
+
+    def frame(number: int) -> Any:
+        for show, own in zip(drawing.shows, matrices[number], strict=True):
+            show(own.weights)
+        drawing.title.set_text(titles[number])
         if mark is not None:
             mark(number)
         picture = io.BytesIO()
         figure.savefig(picture, format="png", dpi=dpi, bbox_inches=box, pad_inches=0)
-        image = Image.open(picture).convert("RGB")
-        frames.append(image.quantize(palette=palette, dither=Image.Dither.NONE))
-    return frames
+        return Image.open(picture).convert("RGB")
+
+    palette = _palette_of([frame(0), frame(len(points) - 1)]) if drawing.photograph else _palette()
+    return [frame(number).quantize(palette=palette, dither=Image.Dither.NONE) for number in range(len(points))]
 
 
-def _font_of(axes: Any) -> dict[str, Any]:
-    text = axes.title if not axes._left_title.get_text() else axes._left_title
-    return {"pad": 14, "fontfamily": text.get_fontfamily(), "fontsize": text.get_fontsize(), "parse_math": False}
+def _palette_of(frames: Sequence[Any]) -> Any:
+    """Return an image with the 256 colors that suit some frames of one size."""
+    from PIL import Image
+
+    width, height = frames[0].size
+    both = Image.new("RGB", (width, height * len(frames)))
+    for number, own in enumerate(frames):
+        both.paste(own, (0, height * number))
+    return both.quantize(256)
 
 
 def _palette() -> Any:
@@ -181,14 +185,12 @@ def _palette() -> Any:
     return found
 
 
-def _add_curve(figure: Figure, points: Sequence[TrainingPoint]) -> Any:
-    """Draw the loss below the matrix; return a function that marks a point, or None if no loss is known."""
+def _add_curve(drawing: Drawing, points: Sequence[TrainingPoint]) -> Any:
+    """Draw the loss below the weights; return a function that marks a point, or None if no loss is known."""
     known = [(point.update, point.loss) for point in points if point.loss is not None]
     if not known:
         return None
-    width, height = figure.get_size_inches()
-    wide = max(width, 2.4)
-    axes = figure.add_axes((0, -(GAP + CURVE) / height, wide / width, CURVE / height))
+    axes = place_axes(drawing.figure, 0, drawing.bottom + GAP, max(drawing.right, 2.4), CURVE)
     axes.plot(*zip(*known, strict=True), color="#31688e", linewidth=1.2)
     (dot,) = axes.plot([], [], "o", color="#3b2560", markersize=5)
     line = axes.axvline(points[0].update, color="#3b2560", linewidth=0.8, alpha=0.5)

@@ -7,8 +7,9 @@ import io
 import logging
 import re
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -46,9 +47,11 @@ MAX_LABEL = 24
 # Vector formats store a path per cell; above this many, the cells become an image.
 VECTOR_CELLS = 10_000
 DPI = 150
-# Panels, the images of a figure: how many in a row; in inches the width of one, the space between two and that for a word above.
+# Panels, the images of a figure: how many in a row; in inches the width of one, the space between two and that for a word
+# above, and that for the line below all.
 PANELS = 5
 PANEL, PANEL_GAP, WORD = 1.6, 0.14, 0.3
+LEGEND = 0.3
 MAX_WORD = 18
 # Over an image: the darker a cell, the lower its weight; the page does the same.
 DARK, DARKEST = "#0b0d10", 0.78
@@ -92,7 +95,7 @@ def save_picture(record: AttentionRecord, path: str | Path, *, map: str | None =
     metadata: dict[str, Any] = {".png": {}, ".svg": {"Date": None}, ".pdf": {"CreationDate": None}}[ending]
     picture = io.BytesIO()
     with quiet_fonts(), matplotlib.rc_context({"svg.hashsalt": "regard", "image.composite_image": False, "svg.image_inline": True}):
-        figure = _draw(matrices, title, vector=ending != ".png")
+        figure = draw(matrices, title, vector=ending != ".png").figure
         figure.savefig(picture, format=ending[1:], dpi=DPI, metadata=metadata, bbox_inches="tight", pad_inches=0.2)
     content = picture.getvalue()
     repeats = ending == ".svg" and any(own.grid is not None and own.grid.image is not None for own in matrices)
@@ -120,24 +123,60 @@ def colors_of() -> LinearSegmentedColormap:
     return LinearSegmentedColormap.from_list("regard", COLORS)
 
 
-def draw_matrix(matrix: Matrix, title: str, *, limit: float | None = None) -> tuple[Figure, Any]:
-    """Draw a matrix; return the figure and its color mesh.
+@dataclass
+class Drawing:
+    """A figure of what `AttentionRecord.matrices` returns; the saved file is cropped to all that is drawn, which may lie outside of it.
+
+    Attributes:
+        figure: the figure.
+        title: its title.
+        right: inches from the left of the figure to the right end of the weights.
+        bottom: inches from the top of the figure to the lower end of the weights and their legend.
+        photograph: whether a photograph is drawn.
+        shows: for each drawn matrix what draws other weights (T, S) in its place.
+    """
+
+    figure: Figure
+    title: Any
+    right: float = 0.0
+    bottom: float = 0.0
+    photograph: bool = False
+    shows: list[Callable[[np.ndarray], None]] = field(default_factory=list)
+
+
+def draw(matrices: Sequence[Matrix], title: str, *, limits: Sequence[float] | None = None, vector: bool = False) -> Drawing:
+    """Draw a matrix, panels, or panels below a matrix.
 
     Args:
-        matrix: with at least one token per side.
+        matrices: as `AttentionRecord.matrices` returns them, with at least one item per side.
         title: title; "" for none.
-        limit: weight of the darkest color; None: the largest.
+        limits: for each matrix the weight of the darkest color, or of full light; None: the largest of its weights.
+        vector: whether the file will be a vector format.
     """
+    from matplotlib.figure import Figure
+
+    first, last = matrices[0], matrices[-1]
+    most = [own.limit for own in matrices] if limits is None else limits
+    if first.grid is None:
+        drawing = _draw_matrix(first, title, most[0])
+    else:
+        figure = Figure(figsize=(1, 1))
+        drawing = Drawing(figure, figure.text(0, 1 + 0.1, title, fontfamily=_fonts(), fontsize=12, parse_math=False))
+    if last.grid is not None:
+        _add_panels(drawing, last, last.grid, most[-1], vector=vector)
+    return drawing
+
+
+def _draw_matrix(matrix: Matrix, title: str, limit: float) -> Drawing:
     from matplotlib.figure import Figure
 
     rows, columns = len(matrix.query), len(matrix.key)
     longest = max(rows, columns)
     cell = 0.36 if longest <= 24 else max(0.085, 0.36 * 24 / longest)  # inches; 0.085 still fits a label of 4 points
     width, height = columns * cell, rows * cell
-    # The matrix fills the figure; labels lie outside, and the saved file is cropped to everything.
+    # The matrix fills the figure; labels lie outside.
     figure = Figure(figsize=(width, height))
     axes = figure.add_axes((0, 0, 1, 1))
-    limit = limit or matrix.limit
     # White lines between cells, unless they would dominate.
     mesh = _draw_cells(axes, matrix.weights, limit, line=0.8 if longest <= 60 else 0.0, large=rows * columns > VECTOR_CELLS)
     source = [fit_width(token, MAX_LABEL) for token in matrix.key]
@@ -151,57 +190,52 @@ def draw_matrix(matrix: Matrix, title: str, *, limit: float | None = None) -> tu
     for spine in axes.spines.values():
         spine.set_visible(False)
     _add_bar(figure, mesh, limit, (width, 0.0), height)
-    if title:
-        axes.set_title(title, loc="left", pad=14, fontfamily=_fonts(), fontsize=12, parse_math=False)
-    return figure, mesh
+    heading = axes.set_title(title, loc="left", pad=14, fontfamily=_fonts(), fontsize=12, parse_math=False)
+    return Drawing(figure, heading, width, height, shows=[mesh.set_array])
 
 
-def _draw(matrices: Sequence[Matrix], title: str, *, vector: bool) -> Figure:
-    """Draw what `AttentionRecord.matrices` returns: a matrix, panels, or panels below a matrix."""
-    from matplotlib.figure import Figure
-
-    figure, top = Figure(figsize=(1, 1)), 0.0  # for panels, which lie outside: the saved file is cropped to everything
-    if matrices[0].grid is None:
-        figure, _ = draw_matrix(matrices[0], title)
-        top = figure.get_size_inches()[1]
-    elif title:
-        figure.text(0, 1 + 0.1, title, fontfamily=_fonts(), fontsize=12, parse_math=False)
-    if matrices[-1].grid is not None:
-        _add_panels(figure, matrices[-1], matrices[-1].grid, top, vector=vector)
-    return figure
-
-
-def _add_panels(figure: Figure, matrix: Matrix, grid: Grid, top: float, *, vector: bool) -> None:
-    """Draw the image, and the image with the weights of each query item; see `_axes` for `top`."""
-    photograph, limit = _photograph(grid), matrix.limit
+def _add_panels(drawing: Drawing, matrix: Matrix, grid: Grid, limit: float, *, vector: bool) -> None:
+    """Draw, below what is drawn, the image, and the image with the weights of each query item."""
+    figure, photograph, top = drawing.figure, _photograph(grid), drawing.bottom
     wide, high = grid.size or (grid.columns, grid.rows)
     height = PANEL * min(max(high / wide, 0.1), 3.0)
     area: dict[str, Any] = {"extent": (0, grid.columns, grid.rows, 0), "aspect": "auto"}
     panels: list[tuple[str, np.ndarray | None]] = [] if photograph is None else [("", None)]
-    panels += zip(matrix.query, matrix.weights.reshape(-1, grid.rows, grid.columns), strict=True)
-    mesh = None
+    panels += zip(matrix.query, _cells(matrix.weights, grid), strict=True)
+    shown = []
     for number, (word, weights) in enumerate(panels):
         row, column = divmod(number, PANELS)
-        axes = _axes(figure, column * (PANEL + PANEL_GAP), top + WORD + row * (height + WORD), PANEL, height)
+        axes = place_axes(figure, column * (PANEL + PANEL_GAP), top + WORD + row * (height + WORD), PANEL, height)
         axes.set_axis_off()
         axes.set_title(fit_width(word, MAX_WORD), pad=4, fontfamily=_fonts(), fontsize=10, parse_math=False)
         if photograph is not None:
             # A vector format holds the pixels as they are; what shows the file scales them.
             axes.imshow(photograph, interpolation="none" if vector else "hanning", **area)
         if weights is not None and photograph is not None:
-            axes.imshow(_shadow(weights, limit), interpolation="nearest", **area)
+            shown.append(axes.imshow(_shadow(weights, limit), interpolation="nearest", **area))
         elif weights is not None:
             line = 0.4 if max(weights.shape) <= 30 else 0.0
-            mesh = _draw_cells(axes, weights, limit, line=line, large=matrix.weights.size > VECTOR_CELLS)
-    rows = -(-len(panels) // PANELS)
-    end = top + rows * (height + WORD)
-    if mesh is not None:
-        right = min(len(panels), PANELS) * (PANEL + PANEL_GAP) - PANEL_GAP
-        _add_bar(figure, mesh, limit, (right, top + WORD), end - top - WORD)
-        return
-    less = " or less" if matrix.weights.min() < 0 else ""
-    text = f"a cell in full light: {limit:.2g}, in the dark: 0{less}"
-    figure.text(0, 1 - (end + 0.12) / figure.get_size_inches()[1], text, va="top", fontfamily=_fonts(), fontsize=8)
+            shown.append(_draw_cells(axes, weights, limit, line=line, large=matrix.weights.size > VECTOR_CELLS))
+
+    def show(weights: np.ndarray) -> None:
+        for artist, own in zip(shown, _cells(weights, grid), strict=True):
+            artist.set_array(own if photograph is None else _shadow(own, limit))
+
+    end = top + -(-len(panels) // PANELS) * (height + WORD)
+    right = min(len(panels), PANELS) * (PANEL + PANEL_GAP) - PANEL_GAP
+    if photograph is None:
+        _add_bar(figure, shown[0], limit, (right, top + WORD), end - top - WORD)
+    else:
+        less = " or less" if matrix.weights.min() < 0 else ""
+        text = f"a cell in full light: {limit:.2g}, in the dark: 0{less}"
+        figure.text(0, 1 - (end + 0.12) / figure.get_size_inches()[1], text, va="top", fontfamily=_fonts(), fontsize=8)
+        end += LEGEND
+    drawing.right, drawing.bottom, drawing.photograph = max(drawing.right, right), end, photograph is not None
+    drawing.shows.append(show)
+
+
+def _cells(weights: np.ndarray, grid: Grid) -> np.ndarray:
+    return weights.reshape(-1, grid.rows, grid.columns)
 
 
 def _draw_cells(axes: Any, weights: np.ndarray, limit: float, *, line: float, large: bool) -> Any:
@@ -213,7 +247,7 @@ def _draw_cells(axes: Any, weights: np.ndarray, limit: float, *, line: float, la
     return mesh
 
 
-def _axes(figure: Figure, left: float, top: float, width: float, height: float) -> Any:
+def place_axes(figure: Figure, left: float, top: float, width: float, height: float) -> Any:
     """Add axes at a place in inches from the upper left corner of the figure; it may lie outside."""
     across, down = figure.get_size_inches()
     return figure.add_axes((left / across, 1 - (top + height) / down, width / across, height / down))
@@ -262,7 +296,7 @@ def _shared_images(svg: bytes) -> bytes:
 def _add_bar(figure: Figure, mesh: Any, limit: float, corner: tuple[float, float], height: float) -> None:
     """Add the legend of the colors, right of a corner in inches from the upper left of the figure, beside something of this height."""
     tall = min(max(height, 1.0), 4.0)  # inches: room for its numbers beside one row, and no taller than useful
-    bar = figure.colorbar(mesh, cax=_axes(figure, corner[0] + 0.25, corner[1], 0.11, tall), ticks=[0.0, limit / 2, limit])
+    bar = figure.colorbar(mesh, cax=place_axes(figure, corner[0] + 0.25, corner[1], 0.11, tall), ticks=[0.0, limit / 2, limit])
     bar.ax.set_yticklabels(["0", f"{limit / 2:.2g}", f"{limit:.2g}"], fontsize=8)
     bar.ax.tick_params(length=0)
     for spine in (*bar.ax.spines.values(), bar.outline):

@@ -1,0 +1,164 @@
+"""Tables of text: rows of `.csv` and `.tsv` files, and their columns by the names in the first line."""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Iterator, Sequence
+from itertools import chain
+from pathlib import Path
+from typing import NamedTuple
+
+from regard.errors import DataError, counted, listed, shown
+
+DELIMITERS = (",", ";", "\t", "|")
+"""What may separate the cells of a `.csv` file; the header says which."""
+ENDINGS = (".csv", ".tsv")
+
+
+class Table(NamedTuple):
+    """Rows of a table.
+
+    Attributes:
+        named: whether the first line names the columns.
+        rows: for each row the number of its first line, from 1, and its cells: with names those that were asked for, in that order, None
+            for a missing column; else all of them.
+    """
+
+    named: bool
+    rows: Iterator[tuple[int, list[str | None]]]
+
+
+def read_table(
+    lines: Iterator[str], path: str, names: Sequence[Sequence[str]], *, quoted: bool, optional: int = 0, advice: str = ""
+) -> Table:
+    r"""Read the rows of a table.
+
+    - Quoted (`.csv`): cells as in RFC 4180. The first line names the columns, and its names tell the separator: comma, semicolon, tab or
+      bar. A line `sep=;` may precede it. Each row has as many cells. A line break in a cell becomes a space.
+    - Else: cells with tabs between them, no quotes. The first line may name the columns.
+
+    Args:
+        lines: of the file.
+        path: its name, for errors.
+        names: for each column its possible names; in other letter case where none is exact.
+        quoted: whether it is a CSV file.
+        optional: how many of the last of them a table need not have.
+        advice: end of the error for a CSV file without them.
+
+    Raises:
+        DataError: a CSV file names no such columns; two columns have one name; or, during iteration, a row is not of the format.
+
+    Example:
+        >>> lines = iter(['text;label', '"not ""bad"";"";fine";good'])
+        >>> list(read_table(lines, "a.csv", [["label"], ["text", "sentence"]], quoted=True).rows)
+        [(2, ['good', 'not "bad";";fine'])]
+    """
+    head, number = next(lines, None), 1
+    if head is None:
+        return Table(named=False, rows=iter(()))
+    delimiters: Sequence[str] = DELIMITERS if quoted else ("\t",)
+    if quoted and (told := re.fullmatch("sep=(.)", head)):
+        delimiters, head, number = [told[1]], next(lines, ""), 2
+    where = f"{path}, line {number}"
+    for delimiter in delimiters:
+        cells = _header(head, delimiter) if quoted else head.split("\t")
+        columns = find_columns(cells, names, where)
+        if None not in columns[: len(columns) - optional]:
+            break
+    else:
+        if quoted:
+            raise DataError(f"{where}: expected a header that names the columns {_wanted(names, optional)}, found {shown(head)}{advice}")
+        return Table(named=False, rows=((line, list(row.split("\t"))) for line, row in enumerate(chain([head], lines), number)))
+    found = _csv_rows(lines, path, delimiter, number, len(cells)) if quoted else _tab_rows(lines, path, number, columns)
+    return Table(named=True, rows=((line, [None if at is None else row[at] for at in columns]) for line, row in found))
+
+
+def is_csv(path: str | Path) -> bool:
+    """Return whether a file's name is that of a CSV file.
+
+    Example:
+        >>> is_csv("a.CSV"), is_csv("a.csv.gz"), is_csv("a.tsv")
+        (True, True, False)
+    """
+    return str(path).lower().removesuffix(".gz").endswith(".csv")
+
+
+def names_columns(line: str, names: Sequence[Sequence[str]]) -> bool:
+    """Return whether a line is the header of a CSV file with some columns.
+
+    Example:
+        >>> names_columns("image,caption", [["image"], ["caption"]]), names_columns("a dog, a cat", [["image"], ["caption"]])
+        (True, False)
+    """
+    return any(None not in find_columns(_header(line, delimiter), names, "") for delimiter in DELIMITERS)
+
+
+def find_columns(cells: Sequence[str], names: Sequence[Sequence[str]], where: str) -> list[int | None]:
+    """Return the place of each named column, None for one that a header does not have.
+
+    Args:
+        cells: of the header.
+        names: for each column its possible names, which count in other letter case where none is exact.
+        where: file and line, for errors.
+
+    Raises:
+        DataError: two columns have the same name.
+
+    Example:
+        >>> find_columns(["Text", "id"], [["label"], ["sentence", "text"]], "a.tsv, line 1")
+        [None, 0]
+    """
+    exact = [cell.strip() for cell in cells]
+    lower = [cell.lower() for cell in exact]
+    found: list[int | None] = []
+    for known in names:
+        wanted = [(exact, name) for name in known] + [(lower, name.lower()) for name in known]
+        where_named = next(((own, name) for own, name in wanted if name in own), None)
+        if where_named is None:
+            found.append(None)
+            continue
+        own, name = where_named
+        if own.count(name) > 1:
+            raise DataError(f"{where}: {own.count(name)} columns are named {name}")
+        found.append(own.index(name))
+    return found
+
+
+def _wanted(names: Sequence[Sequence[str]], optional: int) -> str:
+    return " and ".join(known[0] + (f" (or {listed(known[1:])})" if known[1:] else "") for known in names[: len(names) - optional])
+
+
+def _header(line: str, delimiter: str) -> list[str]:
+    try:
+        return next(csv.reader([line], delimiter=delimiter), [])
+    except csv.Error:  # such as a NUL: it names no columns
+        return []
+
+
+def _csv_rows(lines: Iterator[str], path: str, delimiter: str, header: int, width: int) -> Iterator[tuple[int, list[str]]]:
+    reader = csv.reader((line + "\n" for line in lines), delimiter=delimiter, strict=True)
+    while True:
+        number = header + reader.line_num + 1
+        try:
+            cells = next(reader)
+        except StopIteration:
+            return
+        except csv.Error as error:
+            problem = "a quote is not closed" if "end of data" in str(error) else f"{error}; a quote within quotes is written twice"
+            raise DataError(f"{path}, line {number}: not CSV: {problem}") from error
+        if len(cells) != width:
+            if not cells:
+                raise DataError(f"{path}, line {number}: an empty line, expected {width} columns as in line {header}")
+            advice = f"; a text with {shown(delimiter)} stands in double quotes" if len(cells) > width else ""
+            raise DataError(f"{path}, line {number}: {counted(len(cells), 'column')}, expected {width} as in line {header}{advice}")
+        yield number, [" ".join(cell.split("\n")) for cell in cells]
+
+
+def _tab_rows(lines: Iterator[str], path: str, header: int, columns: Sequence[int | None]) -> Iterator[tuple[int, list[str]]]:
+    least = max(at for at in columns if at is not None) + 1
+    for number, line in enumerate(lines, header + 1):
+        cells = line.split("\t")
+        if len(cells) < least:
+            raise DataError(f"{path}, line {number}: {counted(len(cells), 'column')}, but the first line names at least {least}")
+        yield number, cells
