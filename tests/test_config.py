@@ -199,3 +199,10 @@ def test_parts_of_a_file_may_be_taken_in_elsewhere_and_changed_there(tmp_path: P
     assert parse_yaml("one: &one {a: 1, b: 2}\ntwo: &two {b: 3, c: 4}\nall: {<<: [*one, *two], c: 5}")["all"] == {"a": 1, "b": 2, "c": 5}
     with pytest.raises(yaml.YAMLError, match="expected mappings to merge"):
         parse_yaml("one: &one [1]\ntwo: {<<: *one}")
+
+
+def test_settings_within_a_value_replace_no_number(tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text("model: 5\n")
+    with pytest.raises(ConfigError, match=r"override 'model\.dropout=0': model: settings within it replace 5, expected keys and values"):
+        load_config(tmp_path / "a.yaml", ["model.dropout=0"])
+    assert load_config(None, ["model.attention.area=null", "model.attention.area.max_area=2"]).model.attention.area.max_area == 2

@@ -90,6 +90,13 @@ def test_a_setting_that_does_not_fit_names_the_run(tmp_path: Path) -> None:
         [cell_config(study, cell, folder=tmp_path) for cell in study_cells(study)]
 
 
+def test_sizes_that_do_not_fit_name_the_run_in_an_estimate_too(tmp_path: Path) -> None:
+    settings = {"model": {"attention": {"score": "dot"}, "decoder_dim": 7}}
+    study = load_study(written(tmp_path, variants={"plain": {}, "dot": {"settings": settings}}))
+    with pytest.raises(ConfigError, match=r"letters: the run copy-dot-1: model\.attention\.score: dot needs equal sizes"):
+        estimate(study, beside=tmp_path)
+
+
 def test_a_scale_with_other_variants_has_the_hypotheses_it_names(tmp_path: Path) -> None:
     said = {"says": "width helps", "better": "wide", "than": "plain"}
     few = {"seeds": [1]}

@@ -140,7 +140,10 @@ def estimate(study: StudyConfig, *, beside: Path, only: str | None = None) -> tu
         runs[cell.data, cell.variant] += 1
     for cell in first.values():
         config = cell_config(study, cell, folder=beside)
-        work = training_cost(config)
+        try:
+            work = training_cost(config)
+        except ConfigError as error:
+            raise ConfigError(f"{study.name}: the run {cell.name}: {error}") from error
         row = [study.data[cell.data].title or cell.data, study.variants[cell.variant].title or cell.variant, f"{work.parameters:,}"]
         row += [f"{work.tokens:,}", str(runs[cell.data, cell.variant])]
         if (equal := known.setdefault(training_settings(config), row)) is not row:
