@@ -107,12 +107,23 @@ def test_mask_and_key_mask_together_allow_what_both_allow(name):
         torch.testing.assert_close(tuple(found)[:2], tuple(expected)[:2])
 
 
-def test_causal_and_key_mask_together_hide_the_future_and_padding():
-    attention = QUERIED["multi-head"]
-    for need_weights in (False, True):
-        found = attention(STATES, STATES, STATES, key_mask=PADDING, causal=True, need_weights=need_weights)
-        expected = attention(STATES, STATES, STATES, mask=PADDING.unsqueeze(1) & ops.causal_mask(N, N), need_weights=need_weights)
-        torch.testing.assert_close(found.context, expected.context)
+@pytest.mark.parametrize("name", QUERIED)
+def test_causal_hides_the_future_beside_both_masks(name):
+    attention, earlier = QUERIED[name], ops.causal_mask(N, N)[None]
+    pairs = torch.rand(N, N, N, generator=torch.Generator().manual_seed(5)) < 0.7
+    for given in ({}, {"key_mask": PADDING}, {"mask": pairs[:1, :1]}, {"mask": pairs, "key_mask": PADDING}):
+        for need_weights in (False, True):
+            found = attention(STATES, STATES, STATES, causal=True, need_weights=need_weights, **given)
+            both = {**given, "mask": given.get("mask", earlier) & earlier}
+            expected = attention(STATES, STATES, STATES, need_weights=need_weights, **both)
+            torch.testing.assert_close(tuple(found)[:2], tuple(expected)[:2])
+
+
+@pytest.mark.parametrize("name", [name for name in QUERIED if name != "windowed"])
+def test_causal_lets_the_last_of_fewer_queries_attend_to_all(name):
+    found = QUERIED[name](STATES[:, :2], STATES, STATES, causal=True, need_weights=True).weights
+    assert (found[..., 1, :] > 0).any(0).all() if name != "hard" else found.shape[-2] == 2
+    assert (found[..., 0, -1] == 0).all()
 
 
 @pytest.mark.parametrize("name", KEYED)

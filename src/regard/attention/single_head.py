@@ -189,6 +189,7 @@ class Attention(nn.Module):
         *,
         key_mask: Tensor | None = None,
         mask: Tensor | None = None,
+        causal: bool = False,
         position: int | Tensor = 0,
         need_weights: NeedWeights = False,
         soft: Tensor | None = None,
@@ -196,18 +197,23 @@ class Attention(nn.Module):
         """Attend with queries (B, T, Dq) to keys (B, S, Dk) and values (B, S, Dv): `memory` and `attend` in one.
 
         Both masks are bool, True = may attend: `key_mask` (B, S) hides padding, `mask`, (S,) or (B, T, S) with any axis 1 for all, hides
-        pairs of query and key. Other arguments, results and errors as in `attend`.
+        pairs of query and key. `causal` hides later positions, too, aligned so that the last query attends to all. Other arguments, results
+        and errors as in `attend`.
         """
         # Otherwise a query (B, Dq) would be read as B queries to each of B examples.
         query_dim, key_dim = input_dims(self.score)
         for name, states, length, size in (("query", query, "T", query_dim), ("key", key, "S", key_dim), ("value", value, "S", "Dv")):
             check_states("Attention", name, states, length, size)
+        if mask is not None:
+            check_mask(mask, (*query.shape[:2], key.shape[1]), "Attention", key_mask=True)
+            mask = mask[(None,) * (3 - mask.dim())]
+        if causal:
+            earlier = ops.causal_mask(query.shape[1], key.shape[1], query.device)[None]
+            mask = earlier if mask is None else mask & earlier
         if mask is None and key_mask is None:
             return self.attend(query, self.memory(key, value), position=position, need_weights=need_weights, soft=soft)
         seen = key_mask  # by any query
         if mask is not None:
-            check_mask(mask, (*query.shape[:2], key.shape[1]), "Attention", key_mask=True)
-            mask = mask[(None,) * (3 - mask.dim())]
             some = mask.any(-2).expand(key.shape[:2])
             if key_mask is not None:
                 check_key_mask(key_mask, key.shape[:2], "Attention")

@@ -318,7 +318,9 @@ def _merge(tree: dict[str, Any], other: Mapping[str, Any], where: str, depth: in
             if not isinstance(before, dict):
                 # A word, such as a name for a group of settings or `none`, is replaced.
                 if before is not None and not isinstance(before, str):
-                    raise ConfigError(f"{where}: {key}: settings within it replace {written(before)}, expected keys and values in both places")
+                    raise ConfigError(
+                        f"{where}: {key}: settings within it replace {written(before)}, expected keys and values in both places"
+                    )
                 tree[key] = {}
             _merge(tree[key], value, where, depth + 1)
         else:
