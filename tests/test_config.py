@@ -205,4 +205,10 @@ def test_settings_within_a_value_replace_no_number(tmp_path: Path) -> None:
     (tmp_path / "a.yaml").write_text("model: 5\n")
     with pytest.raises(ConfigError, match=r"override 'model\.dropout=0': model: settings within it replace 5, expected keys and values"):
         load_config(tmp_path / "a.yaml", ["model.dropout=0"])
+    for value in ("null", "none", "[]", "rnn"):
+        with pytest.raises(ConfigError, match=r"override 'training\.seed=1': training: settings within it replace"):
+            load_config(None, [f"training={value}", "training.seed=1"])
+    (tmp_path / "a.yaml").write_text("training: {epochs: 0}\n")
+    with pytest.raises(ConfigError, match=r"a\.yaml and overrides: training\.seed: expected a whole number, found 'x'; training\.epochs: "):
+        load_config(tmp_path / "a.yaml", ["training.seed=x"])
     assert load_config(None, ["model.attention.area=null", "model.attention.area.max_area=2"]).model.attention.area.max_area == 2

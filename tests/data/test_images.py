@@ -355,3 +355,29 @@ def test_a_folder_without_images_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="1 file, none with the ending of an image"):
         expand_images([tmp_path])
     assert expand_images([]).paths == ()
+
+
+@pytest.mark.parametrize("turned", [1, 3, 6])
+@pytest.mark.parametrize(("fit", "keep"), [("stretch", 1.0), ("stretch", 0.5), ("crop", 1.0), ("crop", 0.5)])
+@pytest.mark.parametrize("size", [(160, 96), (96, 160), (96, 96)])
+def test_boxes_of_an_image_move_with_what_a_model_sees_of_it(
+    tmp_path: Path, size: tuple[int, int], fit: str, keep: float, turned: int
+) -> None:
+    how = Preprocessing(size=96, fit=fit, keep=keep, resample="bilinear")  # type: ignore[arg-type]
+    for number, box in enumerate([(0.3, 0.4, 0.6, 0.55), (0.0, 0.0, 0.45, 0.5), (0.0, 0.0, 0.1, 0.1), (0.0, 0.0, 1.0, 1.0)]):
+        upright = Image.new("L", size)
+        left, top, right, bottom = (round(edge * side) for edge, side in zip(box, size * 2, strict=True))
+        upright.paste(255, (left, top, right, bottom))
+        exif = Image.Exif()
+        exif[0x0112] = turned
+        # Turned back by the orientation, it is upright again.
+        stored = {1: None, 3: Image.Transpose.ROTATE_180, 6: Image.Transpose.ROTATE_90}[turned]
+        path = tmp_path / f"{number}.png"
+        (upright if stored is None else upright.transpose(stored)).save(path, exif=exif)
+        rows, columns = np.nonzero(how.pixels(path)[..., 0] > 127)
+        found = how.visible_boxes([box], path)
+        if not len(rows):
+            assert not found or (found[0][2] - found[0][0]) * (found[0][3] - found[0][1]) < 1e-3
+            continue
+        expected = columns.min() / 96, rows.min() / 96, (columns.max() + 1) / 96, (rows.max() + 1) / 96
+        assert found[0] == pytest.approx(expected, abs=0.03)

@@ -90,6 +90,21 @@ def test_a_setting_that_does_not_fit_names_the_run(tmp_path: Path) -> None:
         [cell_config(study, cell, folder=tmp_path) for cell in study_cells(study)]
 
 
+@pytest.mark.parametrize("value", [None, "none", 5])
+def test_an_empty_section_of_a_variant_does_not_drop_the_shared_settings(tmp_path: Path, value: Any) -> None:
+    study = load_study(written(tmp_path, variants={"plain": {}, "lr": {"settings": {"training": value}}}))
+    with pytest.raises(
+        ConfigError, match=r"letters, run copy-lr-1: training: settings within it replace (null|none|'none'|5), expected keys"
+    ):
+        [cell_config(study, cell, folder=tmp_path) for cell in study_cells(study)]
+
+
+def test_published_figures_are_of_variants(tmp_path: Path) -> None:
+    data = {"copy": {"settings": {}, "test": {"source": "c", "target": "d"}, "published": {"plian": 3.0}}}
+    with pytest.raises(ConfigError, match=r"data\.copy\.published: 'plian', expected some of "):
+        load_study(written(tmp_path, data=data))
+
+
 def test_sizes_that_do_not_fit_name_the_run_in_an_estimate_too(tmp_path: Path) -> None:
     settings = {"model": {"attention": {"score": "dot"}, "decoder_dim": 7}}
     study = load_study(written(tmp_path, variants={"plain": {}, "dot": {"settings": settings}}))

@@ -6,6 +6,7 @@ import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -18,16 +19,17 @@ from benchmarks.scenes import conventional as told_by_convention
 from benchmarks.scenes import measure
 from regard.cli import app
 from regard.config import DecodingConfig
-from regard.data.captions import read_captions
+from regard.data.captions import CaptionExample, CaptionSet, read_captions
 from regard.data.image_cache import ImageCache
 from regard.data.image_features import FeatureFile, write_features
+from regard.data.images import Preprocessing
 from regard.data.synthetic.scene_files import read_scenes, write_scenes
 from regard.data.synthetic.scenes import SceneSettings, generate_scenes
 from regard.data.vocabulary import UNK, Vocabulary
 from regard.decoding import Hypothesis, SamplingOptions
 from regard.errors import CheckpointError, ConfigError, DataError
 from regard.tasks.captioning_data import build_preprocessing, derangement, encode_captions
-from regard.tasks.captioning_evaluation import describe_captions, evaluate_captioning
+from regard.tasks.captioning_evaluation import attention_scores, describe_captions, evaluate_captioning
 from regard.tasks.captioning_prediction import Caption, Captioner
 from regard.tasks.captioning_run import open_caption_run
 from regard.tasks.captioning_training import check_captioning_settings, train_captioning
@@ -405,3 +407,23 @@ def test_attention_at_sub_words_is_not_scored_as_that_of_words(tmp_path: Path, m
     names = [score.name for score in evaluate_captioning(Captioner.open(run), read_captions(captions, regions=regions)).scores]
     assert "pointing accuracy" not in names
     assert "pointing accuracy is of words, which a vocabulary of kind bpe has none of: not measured" in messages
+
+
+def test_a_word_without_a_region_is_told_and_boxes_outside_a_crop_do_not_count(tmp_path: Path, messages: list[str]) -> None:
+    run = trained(tmp_path)
+    captions, _ = write_set(tmp_path, "test", 3, start=100)
+    regions = [{"image": name, "regions": {"zebra": [[0, 0, 1, 1]]}} for name in read_captions(captions).ids]
+    (tmp_path / "none.jsonl").write_text("".join(json.dumps(line) + "\n" for line in regions))
+    examples = read_captions(captions, regions=tmp_path / "none.jsonl")
+    evaluate_captioning(Captioner.open(run), examples)
+    assert "no generated word has a region that its image shows: pointing accuracy is not measured" in messages
+
+    Image.new("RGB", (64, 32)).save(tmp_path / "wide.png")
+    inside, outside = (
+        CaptionExample("wide.png", tmp_path / "wide.png", ("dog",), {"dog": (box,)}) for box in ((0.5, 0, 0.6, 1), (0, 0, 0.2, 1))
+    )
+    said: Any = SimpleNamespace(text="dog", hypotheses=[SimpleNamespace(attention=torch.eye(4)[:1])])
+    for example, shown in ((inside, True), (outside, False)):
+        found = attention_scores([said], CaptionSet.of([example]), (2, 2), how=Preprocessing(size=8, fit="crop"))
+        assert bool(found) == shown
+    assert attention_scores([said], CaptionSet.of([inside]), (2, 2))[1].value > 50  # of the whole image it lies in two cells

@@ -300,11 +300,56 @@ def test_relative_paths_of_the_first_run_are_named_where_they_lead_nowhere(tmp_p
 def test_new_files_on_the_command_line_replace_all_of_the_old_ones(tmp_path: Path, call: Call) -> None:
     run = first(tmp_path, "lm")
     (tmp_path / "more").write_text("ein Hund\n" * 30)
-    for words in (["--text", tmp_path / "more"], [f"data.text={tmp_path / 'more'}"]):
+    for words in (["--text", tmp_path / "more"], [f"data.text={tmp_path / 'more'}"], [f"data={{text: {tmp_path / 'more'}}}"]):
         answer = call("train", "lm", "--from", run, "--print-config", *words)
         assert answer.code == 0, answer.err
         assert f"text: {tmp_path / 'more'}" in answer.out.decode()
         assert "valid_text: null" in answer.out.decode()
+
+
+def test_a_part_of_the_old_files_replaces_none(tmp_path: Path, call: Call) -> None:
+    run = first(tmp_path, "captioning")
+    answer = call("train", "captioning", "--from", run, "--print-config", "--split", "val")
+    assert answer.code == 0, answer.err
+    assert f"captions: {read_config(run, TASKS['captioning']).data.captions}" in answer.out.decode()
+    assert "  split: val" in answer.out.decode()
+
+
+def test_from_names_the_run_whatever_a_file_or_an_override_says(tmp_path: Path, call: Call) -> None:
+    run, other = first(tmp_path, "classification"), tmp_path / "other"
+    shutil.copytree(run, other)
+    assert "start: null" in (run / "config.yaml").read_text()
+    answer = call(
+        "train", "classification", "--from", run, "--config", run / "config.yaml", "--out", tmp_path / "new", "training.max_updates=1"
+    )
+    assert answer.code == 0, answer.err
+    assert read_config(tmp_path / "new", TASKS["classification"]).start.run == str(run)
+    for words, told in ((["start=null"], "start=null"), ([f"start.run={other}"], f"start.run={other}")):
+        refused = call("train", "classification", "--from", run, "--out", tmp_path / "refused", *words)
+        assert refused.code == 2
+        assert f"--from {run} and {told} contradict each other; give one of them" in refused.err
+    assert not (tmp_path / "refused").exists()
+
+
+def test_a_recipe_beside_from_is_refused(tmp_path: Path, call: Call) -> None:
+    run = first(tmp_path, "translation")
+    for recipe in ("auto", "rnn-3k"):
+        refused = call("train", "translation", "--from", run, "--print-config", f"recipe={recipe}")
+        assert refused.code == 2
+        assert f"recipe={recipe}: --from keeps the settings of its run" in refused.err
+
+
+def test_the_advised_command_names_all_files_if_one_is_another(tmp_path: Path, call: Call) -> None:
+    run = first(tmp_path, "translation")
+    config = read_config(run, TranslationConfig)
+    assert config.data.target is not None
+    (tmp_path / "targets").write_text(Path(config.data.target).read_text().replace("e", "a"))
+    with pytest.raises(ConfigError, match="to fine-tune it: ") as error:
+        train_translation(config.model_copy(update={"data": config.data.model_copy(update={"target": str(tmp_path / "targets")})}), run)
+    answer = call(*shlex.split(str(error.value).split("to fine-tune it: ")[1])[1:])
+    assert answer.code == 0, answer.err
+    made = read_config(Path(f"{run}-2"), TranslationConfig)
+    assert (made.data.source, made.data.target) == (config.data.source, str(tmp_path / "targets"))
 
 
 def test_class_weights_and_vectors_that_do_not_fit_are_refused(tmp_path: Path) -> None:

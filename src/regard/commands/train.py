@@ -144,10 +144,10 @@ def settings_for(
         start: the run to continue from, or None. Its files are used unless others are given.
 
     Raises:
-        ConfigError: see `load_config`.
+        ConfigError: see `load_config`; or other settings contradict `start`.
         CheckpointError: `start` is not a run of this task.
     """
-    from regard.config import TASKS, load_config
+    from regard.config import TASKS, StartConfig, load_config
 
     kind, given = TASKS[task], {name: path for name, path in files.items() if path is not None}
     # A configuration file replaces the recipe.
@@ -157,12 +157,25 @@ def settings_for(
 
         base = settings_from_run(start, kind, keep_data=not {*given, *_names_of_data(config, overrides or [])} & set(data_files(kind)))
     settings = load_config(config, overrides or [], base=base, kind=kind)
+    if start is not None:
+        recipe = getattr(settings, "recipe", "none")
+        if recipe == "auto" or (recipe != "none" and any(item.startswith("recipe=") for item in overrides or [])):
+            raise ConfigError(
+                f"recipe={recipe}: --from keeps the settings of its run; name those that should change, such as training.epochs=3"
+            )
+        named = settings.start or StartConfig(run=str(start))  # a file of another run has none
+        if named.run != str(start) or (settings.start is None and any(item.startswith("start") for item in overrides or [])):
+            other = f"start.run={named.run}" if settings.start else "start=null"
+            raise ConfigError(f"--from {start} and {other} contradict each other; give one of them")
+        settings = settings.model_copy(update={"start": named})
     return settings.model_copy(update={"data": settings.data.model_copy(update=given)})
 
 
 def _names_of_data(config: Path | None, overrides: Sequence[str]) -> list[str]:
-    from regard.config.load import read_yaml
+    from regard.config.load import read_overrides, read_yaml
 
-    data = {} if config is None else read_yaml(config).get("data")
-    of_file = [str(name) for name in data] if isinstance(data, Mapping) else []
-    return of_file + [item.partition("=")[0].removeprefix("data.") for item in overrides if item.startswith("data.")]
+    names = []
+    for tree in ({} if config is None else read_yaml(config), *(tree for _, tree in read_overrides(overrides))):
+        data = tree.get("data")
+        names += map(str, data) if isinstance(data, Mapping) else []
+    return names

@@ -78,19 +78,7 @@ def load_config(
     file = {} if path is None else read_yaml(Path(path))
     _merge(tree, file, str(path))
     overrides = list(overrides)
-    for item in overrides:
-        key, equals, text = item.partition("=")
-        if not equals or not key:
-            raise ConfigError(f"override {shown(item)} is not of the form key.sub=value{_meant(suggested_mechanism(kind, item))}")
-        if len(text) > MAX_BYTES:
-            raise ConfigError(f"override {shown(item)}: more than {MAX_BYTES:,} characters, expected a value")
-        try:
-            value = parse_yaml(text) if text else ""
-        except NOT_YAML as error:
-            raise ConfigError(f"override {shown(item)}: the value is not YAML{_problem(error)}") from error
-        nested: Any = value
-        for part in reversed(key.split(".")):
-            nested = {part: nested}
+    for item, nested in read_overrides(overrides, kind):
         _merge(tree, nested, f"override {shown(item)}")
     before, after = (_family(settings) for settings in (base or {}, tree))
     if before is not None and after != before:
@@ -99,8 +87,34 @@ def load_config(
         return kind.model_validate(tree)
     except ValidationError as error:
         keys = [item.partition("=")[0] for item in overrides]
-        in_file = path is not None and any(_is_of_file(locate(item["loc"], kind).names, file, keys) for item in error.errors())
-        raise _refused(error, str(path) if in_file else "configuration", kind) from error
+        of_file = [path is not None and _is_of_file(locate(item["loc"], kind).names, file, keys) for item in error.errors()]
+        where = str(path) if all(of_file) else f"{path} and overrides" if any(of_file) else "configuration"
+        raise _refused(error, where, kind) from error
+
+
+def read_overrides(overrides: Iterable[str], kind: type[RunConfig] = TranslationConfig) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield each `key.sub=value` with its nested mapping.
+
+    Raises:
+        ConfigError: one is not of this form, or its value is not YAML; `kind` is the configuration that is searched for what was meant.
+
+    Example:
+        >>> list(read_overrides(["a.b=3"]))
+        [('a.b=3', {'a': {'b': 3}})]
+    """
+    for item in overrides:
+        key, equals, text = item.partition("=")
+        if not equals or not key:
+            raise ConfigError(f"override {shown(item)} is not of the form key.sub=value{_meant(suggested_mechanism(kind, item))}")
+        if len(text) > MAX_BYTES:
+            raise ConfigError(f"override {shown(item)}: more than {MAX_BYTES:,} characters, expected a value")
+        try:
+            nested: Any = parse_yaml(text) if text else ""
+        except NOT_YAML as error:
+            raise ConfigError(f"override {shown(item)}: the value is not YAML{_problem(error)}") from error
+        for part in reversed(key.split(".")):
+            nested = {part: nested}
+        yield item, nested
 
 
 def _is_of_file(names: list[str], file: Mapping[str, Any], overrides: list[str]) -> bool:
@@ -293,11 +307,11 @@ def _entries(tree: Any, depth: int = 0) -> Iterator[Any]:
             yield from _entries(value, depth + 1)
 
 
-def merge_configs(*parts: Mapping[str, Any]) -> dict[str, Any]:
+def merge_configs(*parts: Mapping[str, Any], where: str = "settings") -> dict[str, Any]:
     """Merge nested mappings; later ones win, key by key.
 
     Raises:
-        ConfigError: nesting is too deep.
+        ConfigError: nesting is too deep, or settings meet what is no section; begins with `where`.
 
     Example:
         >>> merge_configs({"a": {"b": 1, "c": 2}}, {"a": {"b": 3}})
@@ -305,7 +319,7 @@ def merge_configs(*parts: Mapping[str, Any]) -> dict[str, Any]:
     """
     tree: dict[str, Any] = {}
     for part in parts:
-        _merge(tree, part, "settings")
+        _merge(tree, part, where)
     return tree
 
 
@@ -316,8 +330,9 @@ def _merge(tree: dict[str, Any], other: Mapping[str, Any], where: str, depth: in
         if isinstance(value, Mapping):
             before = tree.get(key)
             if not isinstance(before, dict):
-                # A word, such as a name for a group of settings or `none`, is replaced.
-                if before is not None and not isinstance(before, str):
+                # Parts of a section may be null or a word before; whole sections may not, except for the run to start from.
+                allowed = before is None or isinstance(before, str) if depth > 1 else key == "start" and before is None
+                if key in tree and not allowed:
                     raise ConfigError(
                         f"{where}: {key}: settings within it replace {written(before)}, expected keys and values in both places"
                     )

@@ -171,6 +171,8 @@ class StudyConfig(Frozen):
         for name, data in self.data.items():
             if unknown := [key for key in data.test if key not in known]:
                 raise ValueError(f"data.{name}.test: unknown key {shown(unknown[0])}; known keys: {', '.join(known)}")
+            if unknown := [key for key in data.published or () if key not in self.variants]:
+                raise ValueError(f"data.{name}.published: {shown(unknown[0])}, expected some of {listed(self.variants)}")
             if known[0] not in data.test:
                 raise ValueError(f"data.{name}.test: {known[0]} is missing")
             if data.test.get("link_unit", "word") not in ("word", "character"):
@@ -294,7 +296,8 @@ def cell_config(study: StudyConfig, cell: StudyCell, *, folder: Path, updates: i
     limit = {} if updates is None else {"max_updates": updates, "epochs": updates}
     parts = [base, study.settings, study.data[cell.data].settings]
     parts += [study.variants[cell.variant].settings, {"task": study.task, "training": {**limit, "seed": cell.seed}}]
-    return validate(merge_configs(*parts), f"{study.name}, run {cell.name}", kind=TASKS[study.task])
+    where = f"{study.name}, run {cell.name}"
+    return validate(merge_configs(*parts, where=where), where, kind=TASKS[study.task])
 
 
 def training_settings(config: RunConfig) -> str:

@@ -13,14 +13,11 @@ import numpy as np
 
 from regard.data.caption_formats import CaptionFormat, Entry, as_json, read_entries
 from regard.data.image_archive import ImageArchive
-from regard.data.images import ImageSource
+from regard.data.images import Box, ImageSource
 from regard.data.lines import read_lines, single_line
 from regard.data.token_arrays import FlatTokens, PackedTexts, sequence_offsets
 from regard.errors import DataError
 from regard.progress import stage
-
-# Left, top, right and bottom relative to width and height, 0 to 1.
-Box = tuple[float, float, float, float]
 
 
 @dataclass(frozen=True)

@@ -87,6 +87,27 @@ def decode_square(
             image.close()
 
 
+def visible_part(stream: BinaryIO, name: str, *, crop: bool, keep: float = 1.0) -> tuple[float, float, float, float]:
+    """Return the part of an upright image that `decode_square` shows: left, top, right and bottom, from 0 to 1 of the whole.
+
+    Raises:
+        DataError: no image.
+
+    Example:
+        >>> import io
+        >>> buffer = io.BytesIO()
+        >>> Image.new("RGB", (80, 40)).save(buffer, "PNG")
+        >>> visible_part(buffer, "wide.png", crop=True, keep=0.5)
+        (0.375, 0.25, 0.625, 0.75)
+    """
+    with _open(stream, single_line(name)) as image:
+        orientation = _orientation(image)
+        width, height = image.size[:: -1 if orientation in SIDEWAYS else 1]
+        left, top, right, bottom = _central(image, orientation, crop=crop)
+    across, down = ((right - left) * (1 - keep) / 2, (bottom - top) * (1 - keep) / 2)
+    return (left + across) / width, (top + down) / height, (right - across) / width, (bottom - down) / height
+
+
 def _open(stream: BinaryIO, name: str) -> Image.Image:
     try:
         empty = not stream.seek(0, 2)
@@ -125,12 +146,7 @@ def _check_size(image: Image.Image, size: int, name: str) -> None:
 
 
 def _fit(image: Image.Image, size: int, *, crop: bool, keep: float, resample: Image.Resampling, orientation: int) -> np.ndarray:
-    width, height = image.size[:: -1 if orientation in SIDEWAYS else 1]
-    box = (0, 0, width, height)
-    if crop:
-        side = min(width, height)
-        left, top = (width - side) // 2, (height - side) // 2
-        box = (left, top, left + side, top + side)
+    box = _central(image, orientation, crop=crop)
     across, down = box[2] - box[0], box[3] - box[1]
     factors = max(1, across // (2 * size)), max(1, down // (2 * size))
     small = _reduced(image, box, factors, orientation)
@@ -138,6 +154,15 @@ def _fit(image: Image.Image, size: int, *, crop: bool, keep: float, resample: Im
     exact = across / factors[0], down / factors[1]
     edges = tuple(length * (1 + sign * keep) / 2 for sign in (-1, 1) for length in exact)
     return np.array(small.resize((size, size), resample, box=edges))  # type: ignore[arg-type]
+
+
+def _central(image: Image.Image, orientation: int, *, crop: bool) -> Box:
+    width, height = image.size[:: -1 if orientation in SIDEWAYS else 1]
+    if not crop:
+        return 0, 0, width, height
+    side = min(width, height)
+    left, top = (width - side) // 2, (height - side) // 2
+    return left, top, left + side, top + side
 
 
 def _reduced(image: Image.Image, box: Box, factors: tuple[int, int], orientation: int) -> Image.Image:

@@ -15,12 +15,14 @@ import torch
 from PIL import Image
 
 from regard.data.image_archive import ArchivedImage
-from regard.data.image_decoding import decode_square
+from regard.data.image_decoding import decode_square, visible_part
 from regard.data.lines import read_lines, unreadable
 from regard.errors import ConfigError, DataError, counted, shown
 
 # An image file, or one inside a tar.
 ImageSource = str | Path | ArchivedImage
+# Left, top, right and bottom relative to width and height, 0 to 1.
+Box = tuple[float, float, float, float]
 
 # Image file extensions in folders; explicitly named files may have any.
 ENDINGS = (".jpg", ".jpeg", ".jpe", ".png", ".gif", ".bmp", ".tif", ".tiff", ".webp", ".avif", ".jp2", ".ppm", ".pgm", ".pbm")
@@ -101,6 +103,37 @@ class Preprocessing:
     def pixels_of(self, stream: BinaryIO, name: str) -> np.ndarray:
         """Read an open image, which messages call `name`, as `pixels` does."""
         return decode_square(stream, name, self.size, crop=self.fit == "crop", keep=self.keep, resample=RESAMPLING[self.resample])
+
+    def visible_boxes(self, boxes: Sequence[Box], source: ImageSource) -> list[Box]:
+        """Return boxes of an image as parts of what `pixels` shows of it; those outside are left out.
+
+        Args:
+            boxes: left, top, right and bottom, from 0 to 1 of the whole image.
+            source: the image, of which the size is read if a part is shown.
+
+        Raises:
+            DataError: it cannot be read as an image.
+
+        Example:
+            >>> Preprocessing(fit="stretch", keep=0.5).visible_boxes([(0.0, 0.25, 0.5, 0.5)], "any.jpg")
+            [(0.0, 0.0, 0.5, 0.5)]
+        """
+        if not boxes:
+            return []
+        if self.fit == "stretch":
+            left, top, right, bottom = ((1 + sign * self.keep) / 2 for sign in (-1, -1, 1, 1))
+        else:
+            with open_source(source) as stream:
+                left, top, right, bottom = visible_part(stream, str(source), crop=True, keep=self.keep)
+
+        def moved(edge: float, low: float, high: float) -> float:
+            return min(max((edge - low) / (high - low), 0.0), 1.0)
+
+        return [
+            (moved(box[0], left, right), moved(box[1], top, bottom), moved(box[2], left, right), moved(box[3], top, bottom))
+            for box in boxes
+            if box[0] < right and box[2] > left and box[1] < bottom and box[3] > top
+        ]
 
     def normalize(self, pixels: np.ndarray | torch.Tensor) -> torch.Tensor:
         """Normalize pixels: divide by 255, subtract the mean, divide by the standard deviation.

@@ -15,6 +15,7 @@ from regard.config import DecodingConfig
 from regard.config.captioning import FeaturesConfig
 from regard.data.captions import CaptionSet
 from regard.data.image_features import FeatureFile
+from regard.data.images import Preprocessing
 from regard.errors import DataError
 from regard.metrics.caption import DocumentFrequencies, caption_scores
 from regard.metrics.meteor import find_meteor, meteor
@@ -118,23 +119,34 @@ def evaluate_captioning(
     used = f"captions:{len(corpus.targets)}/{len(examples.captions)}|eos:yes"
     scores = [*found.corpus.values(), *extra, Score("perplexity", figures["perplexity"], "per word", f"{used}|smoothing:none")]
     scores.append(Score("token accuracy", 100 * figures["token_accuracy"], "%", f"{used}|teacher forcing"))
+    with_regions = any(example.regions is not None for example in examples)
     if (kind := captioner.run.vocabulary.kind) == "word":
-        scores += attention_scores(captions, examples, grid)
-    elif any(example.regions is not None for example in examples):
+        how = None if features is not None else build_preprocessing(config.image)
+        scores += (pointing := attention_scores(captions, examples, grid, how=how))
+        if not pointing and with_regions:
+            progress.message("no generated word has a region that its image shows: pointing accuracy is not measured")
+    elif with_regions:
         progress.message(f"pointing accuracy is of words, which a vocabulary of kind {kind} has none of: not measured")
     return CaptionEvaluation(scores, captions, dict(found.items), seconds)
 
 
-def attention_scores(captions: Sequence[Caption], examples: CaptionSet, grid: tuple[int, int], *, resolution: int = 8) -> list[Score]:
+def attention_scores(
+    captions: Sequence[Caption],
+    examples: CaptionSet,
+    grid: tuple[int, int],
+    *,
+    how: Preprocessing | None = None,
+    resolution: int = 8,
+) -> list[Score]:
     """Score the attention at generated words whose regions are known.
 
-    A word counts where its image has regions for it (`CaptionExample.regions`, by the word). Boxes are parts of the whole image, so the
-    model must have seen the whole image (image.fit=stretch, or square images).
+    A word counts where its image has regions for it (`CaptionExample.regions`, by the word) that the model sees.
 
     Args:
         captions: with attention.
         examples: their images, some with regions.
         grid: rows and columns of the cells.
+        how: what the model sees of an image; None: all of it, as of precomputed features.
         resolution: pixels to the side of a cell that boxes are drawn with; a hit may be half a cell away.
 
     Returns:
@@ -154,7 +166,8 @@ def attention_scores(captions: Sequence[Caption], examples: CaptionSet, grid: tu
         if attention is None or len(words) > len(attention):
             continue
         for word, row in zip(words, attention, strict=False):
-            if boxes := example.regions.get(word):
+            boxes = example.regions.get(word, ())
+            if boxes := boxes if how is None else how.visible_boxes(boxes, example.image):
                 region = box_region(boxes, height, width)
                 weights.append(row.numpy())
                 hits.append(cell_hits(region, grid, tolerance=resolution / 2))

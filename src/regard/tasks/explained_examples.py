@@ -13,7 +13,8 @@ import torch
 from regard import progress
 from regard.config.captioning import FeaturesConfig
 from regard.data.batching import collate
-from regard.data.captions import Box, CaptionSet, read_captions, read_regions
+from regard.data.captions import CaptionSet, read_captions, read_regions
+from regard.data.images import Box, ImageSource, Preprocessing
 from regard.data.labelled import pad_tokens
 from regard.data.lines import read_lines
 from regard.data.parallel import SentencePair, holds_pairs, join_file, read_pairs
@@ -168,10 +169,11 @@ def _named_in_image(
     target: TokenizedText,
     regions: Mapping[str, Mapping[str, Sequence[Box]]],
 ) -> dict[int, np.ndarray]:
-    second = run.config.second
-    if second is None or second.image is None or source.ids[-1] == EOS:  # no image
+    second, images = run.config.second, run.vocabularies.images
+    if second is None or second.image is None or images is None or source.ids[-1] == EOS:  # no image
         return {}
-    return _named_cells(target.pieces, regions.get(pair[0].partition("\t")[2], {}), second.image.grid)
+    name = pair[0].partition("\t")[2]
+    return _named_cells(target.pieces, regions.get(name, {}), second.image.grid, images.preprocessing, images.folder / name)
 
 
 def label_batches(run: SentenceRun, examples: Sequence[Sequence[str]]) -> list[ExplainedBatch]:
@@ -244,7 +246,7 @@ def caption_batches(run: CaptionRun, examples: CaptionSet) -> list[ExplainedBatc
         given = collate([()] * len(some), [caption.ids for caption in captions], range(len(some))).to(device)
         batch = CaptionBatch(run.model, pictures, given.target_input, given.target_output, given.target_lengths)
         pairs = zip(captions, some, strict=True)
-        regions = [_named_cells(caption.pieces, image.regions or {}, run.model.grid) for caption, image in pairs]
+        regions = [_named_cells(caption.pieces, image.regions or {}, run.model.grid, how, image.image) for caption, image in pairs]
         outputs = [[*caption.pieces, "</s>"] for caption in captions]
         numbers = range(start + 1, start + 1 + len(some))
         found.append(ExplainedBatch(batch, [cells] * len(some), outputs, [], regions if any(regions) else [], numbers, grid=run.model.grid))
@@ -252,10 +254,12 @@ def caption_batches(run: CaptionRun, examples: CaptionSet) -> list[ExplainedBatc
     return found
 
 
-def _named_cells(words: Sequence[str], regions: Mapping[str, Sequence[Sequence[float]]], grid: tuple[int, int]) -> dict[int, np.ndarray]:
+def _named_cells(
+    words: Sequence[str], regions: Mapping[str, Sequence[Box]], grid: tuple[int, int], how: Preprocessing, image: ImageSource
+) -> dict[int, np.ndarray]:
     """Return the hit cells of each word with boxes, with a tolerance of half a cell, as in `regard evaluate`."""
     height, width = (count * RESOLUTION for count in grid)
-    named = ((place, regions.get(word.strip())) for place, word in enumerate(words))
+    named = ((place, how.visible_boxes(regions.get(word.strip(), ()), image)) for place, word in enumerate(words))
     return {place: cell_hits(box_region(boxes, height, width), grid, tolerance=RESOLUTION / 2).ravel() for place, boxes in named if boxes}
 
 

@@ -83,7 +83,7 @@ def settings_from_run(run: str | Path, kind: type[AnyConfig], *, keep_data: bool
             raise DataError(
                 f"{run}: its data.{name}, {path}, is not here; relative paths start where its training began: go there, or give the files"
             )
-    dropped = [] if keep_data else data_files(kind)
+    dropped = [] if keep_data else data_files(kind, parts=True)
     tree["data"] = {name: value for name, value in tree["data"].items() if name not in dropped and name != "vectors"}
     if not keep_data and "links" in tree.get("training", {}):
         tree["training"]["links"] = None  # of the other pairs
@@ -91,8 +91,8 @@ def settings_from_run(run: str | Path, kind: type[AnyConfig], *, keep_data: bool
     return {**tree, "recipe": "none"} if "recipe" in tree else tree
 
 
-def data_files(kind: type[RunConfig]) -> list[str]:
-    """Return the settings under `data` of a task that name files.
+def data_files(kind: type[RunConfig], *, parts: bool = False) -> list[str]:
+    """Return the settings under `data` of a task that name files, with `parts` also those that name a part of one.
 
     Example:
         >>> from regard.config import LanguageConfig
@@ -100,7 +100,8 @@ def data_files(kind: type[RunConfig]) -> list[str]:
         ['text', 'valid_text']
     """
     data: Any = kind.model_fields["data"].annotation
-    return [name for name, field in data.model_fields.items() if field.annotation == str | None]
+    named = [name for name, field in data.model_fields.items() if field.annotation == str | None]
+    return [name for name in named if parts or not name.endswith("split")]
 
 
 def resolve_start(config: AnyConfig, folder: Path) -> AnyConfig:
@@ -150,7 +151,7 @@ def _tell_held_out(run: Path, before: AnyConfig, config: AnyConfig) -> None:
     # Language models hold out the last lines, whatever the seed.
     old, data = cast(Any, before.data), cast(Any, config.data)
     given = any(value is not None for name, value in data if name.startswith("valid") and name != "valid_size")
-    same = all(getattr(old, name) == getattr(data, name) for name in data_files(type(config)))
+    same = all(getattr(old, name) == getattr(data, name) for name in data_files(type(config), parts=True))
     drawn = [(before.training.seed, old.valid_size), (config.training.seed, data.valid_size)]
     if config.task != "lm" and same and not given and drawn[0] != drawn[1]:
         progress.message(
@@ -221,11 +222,16 @@ def report_unknown(config: RunConfig, vocabulary: Vocabulary, texts: Iterable[st
 def resume_advice(old: RunConfig, new: RunConfig, folder: Path) -> str:
     """Return the command that trains with other settings and keeps what a run has learned; "" where its model or vocabulary differs."""
     words = ["regard", "train", old.task, "--from", str(folder), "--out", str(_free(folder))]
-    for key, (before, after) in changed_values(old, new).items():
+    changed, files = changed_values(old, new), data_files(type(new), parts=True)
+    if any(f"data.{name}" in changed for name in files):  # one replaces all
+        words += [f"data.{name}={value}" for name in files if (value := getattr(new.data, name)) is not None]
+    for key, (before, after) in changed.items():
         part = key.split(".")[0]
         if part in FIXED_SETTINGS and not set(key.split(".")) & set(MAY_CHANGE):
             return ""
         if part in ("decoding", "start", "recipe", "task"):
+            continue
+        if part == "data" and key.removeprefix("data.") in files:
             continue
         # A fine-tuned run counts updates from 0.
         grown = key in GROWABLE and isinstance(before, int) and isinstance(after, int) and after > before
