@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from regard.errors import ConfigError, DataError
 from regard.mask_check import Adapter, Sequence, check
 
 V, E = 29, 18
@@ -74,3 +75,52 @@ def test_a_leak_inside_a_loop_is_placed_in_the_module_of_its_first_step(masked: 
     report = check(Translator(masked=masked), {"src": source, "tgt": torch.randint(1, V, (4, 7), generator=generator)}, pad=0)
     assert report.ok == masked, str(report)
     assert masked or report["padding amount: src"].module == "attention"
+
+
+class _BatchFirstTagger(nn.Module):
+    def __init__(self, *, own: bool) -> None:
+        super().__init__()
+        self.embedding, self.own = nn.Embedding(20, 8), own
+        self.layer = nn.Identity() if own else nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+
+    def forward(self, tokens: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        states = self.embedding(tokens)
+        if not self.own:
+            return self.layer(states, src_key_padding_mask=mask == 0)
+        scores = (states @ states.mT).masked_fill(mask[:, None] == 0, -torch.inf)
+        return scores.softmax(-1).nan_to_num() @ states
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_a_row_of_padding_alone_is_not_read_as_time_first(own: bool) -> None:
+    mask = torch.ones(6, 5).long()
+    mask[5] = 0
+    with pytest.raises(DataError, match=r"batch\['tokens'\]: row 5 is padding alone"):
+        check(_BatchFirstTagger(own=own).eval(), {"tokens": torch.randint(1, 20, mask.shape) * mask, "mask": mask}, causal=False)
+
+
+def test_a_hole_in_a_mask_is_not_read_as_time_first() -> None:
+    mask = torch.ones(6, 5).long()
+    mask[0, 2] = 0
+    batch = {"tokens": torch.randint(1, 20, mask.shape) * mask, "mask": mask}
+    with pytest.raises(
+        ConfigError, match=r"'mask' \(6, 5\) is \(T, B\), or hides a position within a row; give a batch whose rows only end"
+    ):
+        check(_BatchFirstTagger(own=True).eval(), batch, causal=False)
+    with pytest.raises(ConfigError, match="it disagrees with the tokens about what is padding"):
+        check(_BatchFirstTagger(own=False).eval(), batch, causal=False)
+
+
+def test_lengths_of_as_many_rows_as_positions_do_not_turn_a_batch() -> None:
+    class Packed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.embedding, self.layer = nn.Embedding(20, 8), nn.GRU(8, 8, batch_first=True)
+
+        def forward(self, tokens: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+            packed = nn.utils.rnn.pack_padded_sequence(self.embedding(tokens), lengths, batch_first=True, enforce_sorted=False)
+            return nn.utils.rnn.pad_packed_sequence(self.layer(packed)[0], batch_first=True, total_length=tokens.shape[1])[0]
+
+    lengths = torch.tensor([6, 3, 5, 4, 6, 2])
+    report = check(Packed().eval(), {"tokens": torch.randint(1, 20, (6, 6)), "lengths": lengths}, causal=True)
+    assert report.ok, report

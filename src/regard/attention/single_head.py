@@ -220,6 +220,9 @@ class Attention(nn.Module):
                 some = some & key_mask
             seen = some
         memory = self.memory(key, value, key_mask=seen)
+        if mask is not None:  # it hides pairs, so a source is as long as without it
+            whole = query.new_full((query.shape[0],), key.shape[1], dtype=memory.lengths.dtype)
+            memory = memory._replace(lengths=whole if key_mask is None else _reach(key_mask))
         # In self-attention a query may be padding, too: zeros send no NaN into the gradients of others.
         bad = ~finite_rows(query)
         query = query.masked_fill(bad.unsqueeze(-1), 0.0)

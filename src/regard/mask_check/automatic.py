@@ -130,14 +130,23 @@ def _batch_first(model: nn.Module) -> bool:
 
 def _time_first(model: nn.Module, batch: Inputs, names: list[str]) -> dict[str, bool]:
     """Return which sequences are (T, B, ...), by the module or because only this fits."""
-    told = None if isinstance(model, TRANSFORMERS) else _first_axis_is_time(batch, names)
+    told = None if isinstance(model, TRANSFORMERS) else _first_axis_is_time(batch, names, batch_first=_layers_are_batch_first(model))
     if told is not None:
         return dict.fromkeys(names, told)
     return {name: not _batch_first(model) and batch[name].ndim == 3 for name in names}
 
 
-def _first_axis_is_time(batch: Inputs, names: list[str]) -> bool | None:
-    """Return whether batch sizes of sequences, masks and lengths agree only if time comes first; None: unclear."""
+def _layers_are_batch_first(model: nn.Module) -> bool:
+    told = [module.batch_first for module in model.modules() if isinstance(module, nn.MultiheadAttention | nn.RNNBase)]
+    return bool(told) and all(told)
+
+
+def _first_axis_is_time(batch: Inputs, names: list[str], *, batch_first: bool) -> bool | None:
+    """Return whether batch sizes of sequences, masks and lengths agree only if time comes first; None: unclear.
+
+    Raises:
+        ConfigError: a mask reads as (T, B), or as (B, T) with a hole.
+    """
     shapes = [tuple(batch[name].shape[:2]) for name in names]
     if len({rows for rows, _ in shapes}) > 1:
         return True if len({second for _, second in shapes}) == 1 else None
@@ -145,8 +154,14 @@ def _first_axis_is_time(batch: Inputs, names: list[str]) -> bool | None:
     for key, value in batch.items():
         if not isinstance(value, Tensor) or key in names:
             continue
-        if is_mask(key, value) and tuple(value.shape) == (rows, width) and _marks_ends("", value.T) and not _marks_ends("", value):
-            return True  # its rows end in padding only if they are columns
+        if is_mask(key, value) and tuple(value.shape) == (rows, width) and not batch_first:
+            # Its rows end in padding only if they are columns; a row of padding alone is none of those that do not.
+            holes = int(((value[:, 1:] != value[:, :-1]).sum(1) > 1).sum())
+            if holes and _marks_ends("", value.T) and not _marks_ends("", value):
+                if holes == 1:
+                    advice = "give a batch whose rows only end in padding, or adapter=Adapter(...) with Sequence(..., time_first=...)"
+                    raise ConfigError(f"batch: {key!r} {tuple(value.shape)} is (T, B), or hides a position within a row; {advice}")
+                return True
         if is_mask(key, value) and value.ndim > 1:
             either = is_padding_mask(tuple(value.shape), rows, width), is_padding_mask(tuple(value.shape), width, rows)
             if either[0] != either[1]:
@@ -156,6 +171,7 @@ def _first_axis_is_time(batch: Inputs, names: list[str]) -> bool | None:
             and not value.is_floating_point()
             and any(word in key.lower() for word in LENGTHS)
             and len(value) in (rows, width)
+            and rows != width
         ):
             return len(value) == width
     return None
