@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin
 import typer
 
 from regard.commands.options import ListedTable
-from regard.commands.terminal import terminal_width, write_line
+from regard.commands.terminal import terminal_width, uses_color, write_line
 from regard.errors import ConfigError, shown
 from regard.mechanisms import MECHANISMS, Mechanism
 from regard.progress import stage
@@ -30,7 +30,7 @@ def demo(out: Annotated[Path, typer.Option(help="output folder")] = Path("runs/d
     """
     from regard.tasks.demo import run_demo
 
-    run_demo(out, say=write_line, color=sys.stdout.isatty(), width=terminal_width())
+    run_demo(out, say=write_line, color=uses_color(), width=terminal_width())
 
 
 @commands.command("list")

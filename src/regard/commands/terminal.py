@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 
@@ -25,6 +26,11 @@ def write_text(line: str) -> None:
         hide()
     # UTF-8 whatever the locale: other tools must be able to read it.
     sys.stdout.buffer.write(line.encode("utf-8", "replace") + b"\n")
+
+
+def uses_color() -> bool:
+    """Return whether standard output takes colors: a terminal, and NO_COLOR is not set (no-color.org)."""
+    return sys.stdout.isatty() and not os.environ.get("NO_COLOR")
 
 
 def terminal_width() -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +12,7 @@ import typer
 from regard import progress
 from regard.commands.options import Beam, refuse, refuse_model_folder, refuse_overwriting
 from regard.commands.streaming import input_lines
-from regard.commands.terminal import terminal_width, write_line
+from regard.commands.terminal import terminal_width, uses_color, write_line
 from regard.errors import ConfigError, DataError, counted, listed, shown
 
 if TYPE_CHECKING:
@@ -98,7 +97,7 @@ def view(
         write_line(f"{output}: {counted(len(group_by_example(records)), 'example')}")
         return
     last = [group[-1] for group in group_by_example(records)]
-    size = {"width": terminal_width(), "color": sys.stdout.isatty()}
+    size = {"width": terminal_width(), "color": uses_color()}
     drawn = [(record, {**chosen, "map": name}) for record in last for name in asked]
     write_line("\n\n".join(f"{_told(record, **which)}{render_alignment(record, **size, **which)}" for record, which in drawn))
 

@@ -51,6 +51,9 @@ class Frozen(BaseModel):
             if isinstance(value, bool) and key in cls.model_fields and bool not in _types(cls, key):
                 meant = "; did you mean null?" if not value and type(None) in _types(cls, key) else ""
                 raise WrongValue(key, f"{str(value).lower()} is neither a number nor a name{meant}")
+            for number, entry in enumerate(value if isinstance(value, list | tuple) and key in cls.model_fields else ()):
+                if isinstance(entry, bool):  # no setting is a list of them
+                    raise WrongValue(f"{key}.{number}", f"{str(entry).lower()} is neither a number nor a name")
         return values
 
 

@@ -350,6 +350,9 @@ def _explain(problem: Problem, kind: type[Frozen]) -> str:
         return f"{path}: {problem.error}" if path else str(problem.error)
     if problem.type != "extra_forbidden":
         return f"{path}: {problem.message}{_meant(_meant_value(problem, kind))}" if path else problem.message
+    if "." in names[-1] and exists(kind, path):
+        nested = f"{': {'.join(path.split('.'))}: {written(problem.given)}{'}' * path.count('.')}"
+        return f"{path}: unknown key; in a file, keys stand within keys: {nested}"
     if names == ["device"]:
         return "device: no setting of a run; --device cpu|cuda, or REGARD_DEVICE in the environment, chooses where it is trained"
     others = [[word for word in words if word not in place.chosen] for words in families(kind, path)]
@@ -359,6 +362,8 @@ def _explain(problem: Problem, kind: type[Frozen]) -> str:
         return f"{path}: unknown key{_meant(meant)}"
     if close := difflib.get_close_matches(names[-1], place.known, n=1):
         return f"{path}: unknown key{_meant('.'.join([*names[:-1], close[0]]))}"
+    if "attention" in names[-1] and (meant := suggested_mechanism(kind, problem.given)):
+        return f"{path}: unknown key{_meant(meant)}"
     if meant := suggested_path(kind, path, problem.given, cutoff=0.8) or suggested_mechanism(kind, names[-1]):
         return f"{path}: unknown key{_meant(meant)}"
     if tasks := [task for task, other in TASKS.items() if kind in TASKS.values() and exists(other, path)]:
@@ -377,6 +382,9 @@ def _meant_value(problem: Problem, kind: type[Frozen]) -> str | None:
         return meant
     if not isinstance(given, str) or len(given) > LONGEST_NAME:
         return None
+    *section, last = path.split(".")
+    if last.isdigit() and "," in given:  # a list without brackets
+        return f"{'.'.join(section)}=[{given}]"
     close = difflib.get_close_matches(given.lower(), problem.values, n=1)
     return f"{path}={close[0]}" if close else None
 

@@ -136,7 +136,8 @@ def suggested_mechanism(kind: type[Frozen], name: Any) -> str | None:
     for fits in (
         lambda known: known == wanted,
         lambda known: known == f"{wanted} attention",
-        lambda known: wanted in known.split() or (" " in wanted and wanted in known),
+        # "a" and "attention" are words of many.
+        lambda known: len(wanted) > 2 and wanted != "attention" and (wanted in known.split() or (" " in wanted and wanted in known)),
     ):
         for row in MECHANISMS:
             known = [each.strip().lower().replace("-", " ") for each in (row.name, *row.aliases.split(","))]

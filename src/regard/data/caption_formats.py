@@ -195,7 +195,9 @@ def _coco(images: list[dict[str, Any]], annotations: list[dict[str, Any]], path:
         where = f"{path}, annotations[{number}]"
         image_id = _number(annotation, "image_id", where)
         if image_id not in captions:
-            raise DataError(f"{where}: image_id {image_id} is none of the {len(images)} images")
+            other = next((known for known in captions if str(known) == str(image_id)), None)
+            kinds = f"; there it is {'text' if isinstance(other, str) else 'a number'}" if other is not None else ""
+            raise DataError(f"{where}: image_id {shown(image_id)} is none of the {len(images)} images{kinds}")
         captions[image_id].append(_caption(_text(annotation, "caption", where), where))
     bare = [number for number, image in enumerate(images) if not captions[image["id"]]]
     if bare:
@@ -228,7 +230,7 @@ def _text(item: dict[str, Any], key: str, where: str) -> str:
 
 
 def _number(item: dict[str, Any], key: str, where: str) -> int | str:
-    if not isinstance(item.get(key), int | str):
+    if isinstance(item.get(key), bool) or not isinstance(item.get(key), int | str):
         raise DataError(f'{where}: expected a number under "{key}"')
     return item[key]
 

@@ -98,13 +98,15 @@ class FeatureFile:
             raise DataError(f"{path}: expected a safetensors file of features ({error})") from error
         try:
             self.ids: tuple[str, ...] = tuple(parse_json(metadata["ids"]))
+            if not all(isinstance(name, str) for name in self.ids):
+                raise DataError(f"{path}: expected ids that are text, the names of images")
             height, width = (int(part) for part in metadata["grid"].split("x"))
             entry = header[NAME]
             kind = {"F16": "<f2", "F32": "<f4"}[entry["dtype"]]
             rows, cells, depth = entry["shape"]
         except (KeyError, ValueError, TypeError) as error:
             raise DataError(f'{path}: expected "{NAME}" (N, L, D) of F16 or F32 with ids and grid, found {names}') from error
-        if rows != len(self.ids) or cells != height * width or len(set(self.ids)) < rows:
+        if min(height, width) < 1 or rows != len(self.ids) or cells != height * width or len(set(self.ids)) < rows:
             raise DataError(f"{path}: {len(self.ids)} ids and grid {height}x{width} do not fit features {(rows, cells, depth)}")
         self.grid = (height, width)
         self.encoder = metadata.get("encoder", "")

@@ -229,6 +229,8 @@ def _read(
 
     def rows() -> Iterator[tuple[int, list[str]]]:
         tracked = reading.track(lines)
+        if ending == ".json":
+            raise DataError(f"{path}: expected a .jsonl file, with an object a line, or another of the formats")
         if ending == ".jsonl":
             yield from ((number, _from_json(line, f"{path}, line {number}", names)) for number, line in enumerate(tracked, 1))
         elif ending in ENDINGS or parse_line is None:
@@ -277,8 +279,9 @@ def _from_table(lines: Iterator[str], path: str, names: Sequence[Sequence[str]])
 
 def _from_words(line: str, where: str) -> list[str]:
     label, _, text = line.partition(" ")
-    if not label:
-        raise DataError(f"{where}: expected a label, a space and a text")
+    if not label or "\t" in label:
+        advice = "; a file of columns with tabs between them is named .tsv" if label else ""
+        raise DataError(f"{where}: expected a label, a space and a text{advice}")
     return [label, text]
 
 

@@ -65,8 +65,8 @@ def export_page(run: str | Path, path: str | Path, *, weights: PageWeights = "fl
         regard.errors.CheckpointError: no-such-run: no such run folder
     """
     opened, path = open_run(Path(run)), Path(path)
-    if path.suffix.lower() != ".html":
-        raise DataError(f"{path}: expected a name ending in .html")
+    if path.suffix.lower() not in (".html", ".htm"):
+        raise DataError(f"{path}: expected a name ending in .html or .htm")
     embedded = page_model(opened, weights=weights)
     page = render_page([], live=True, models=[opened.folder.resolve().name], task=asked_for(opened), embedded=embedded)
     write_atomically(path, page.encode("utf-8"))

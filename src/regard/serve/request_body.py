@@ -59,7 +59,9 @@ async def read_json(request: Request, limits: Limits, most: int, came: Callable[
     kind, _, parameters = request.headers.get("content-type", "").partition(";")
     if kind.strip().lower() != "application/json" or parameters.strip().lower() not in ("", "charset=utf-8", 'charset="utf-8"'):
         # Every type that a form of another site can send is refused.
-        raise HTTPError(415, f"Content-Type: expected application/json, found {kind.strip()[:80] or 'none'}")
+        raise HTTPError(
+            415, f"Content-Type: expected application/json in UTF-8, found {request.headers.get('content-type', '').strip()[:80] or 'none'}"
+        )
     if request.headers.get("content-encoding", "identity").strip().lower() != "identity":
         raise HTTPError(415, "Content-Encoding: compressed bodies are not read", {"Accept-Encoding": "identity"})
     too_large = HTTPError(413, f"body: expected at most {most} bytes")

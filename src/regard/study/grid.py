@@ -257,8 +257,12 @@ def _check_test_files(study: StudyConfig, beside: Path) -> None:
     first = {cell.data: cell for cell in reversed(study_cells(study))}
     for name, data in study.data.items():
         for key, value in data.test.items():
-            if key not in VALUES and not Path(value).exists():
+            if key in VALUES:
+                continue
+            if not Path(value).exists():
                 raise ConfigError(f"{study.name}: data.{name}.test.{key}: {value}: no such file; no run could be measured")
+            if Path(value).is_dir() and key != "images":
+                raise ConfigError(f"{study.name}: data.{name}.test.{key}: {value}: expected a file, found a folder")
         if study.task == "lm":
             configs = [cast(LanguageConfig, cell_config(study, cell, folder=beside)) for cell in study_cells(study) if cell.data == name]
             _check_test_text(f"{study.name}: data.{name}.test.text", study, configs, data.test["text"])

@@ -213,10 +213,21 @@ def _check_fields(path: Path, result: dict[str, Any]) -> None:
     wrong = [name for name, kind in NEEDED.items() if not isinstance(result.get(name), kind)]
     if not wrong and not all(isinstance(score, int | float) and math.isfinite(score) for score in result["scores"].values()):
         wrong = ["scores"]
+    if not wrong and not _is_scored(result.get("scored")):
+        wrong = ["scored"]
     if not wrong and result["main"] not in result["scores"]:
         wrong = [f"scores.{result['main']}"]
     if wrong:
         raise ConfigError(f"{path}: damaged result: {', '.join(wrong)} missing or wrong; remove it to measure the run again")
+
+
+def _is_scored(found: Any) -> bool:
+    # What `regard.study.training_section.scored_weights` reads; absent in older results.
+    if not found:
+        return True
+    updates = found.get("updates") if isinstance(found, dict) else None
+    whole = isinstance(updates, list) and bool(updates) and all(isinstance(update, int) for update in updates)
+    return whole and isinstance(found.get("metric"), str) and isinstance(found.get("value"), int | float | NoneType)
 
 
 class _Against(NamedTuple):
