@@ -14,6 +14,9 @@ from PIL import Image
 
 from regard.data import read_entailment, read_pairs, read_sentences
 from regard.data.captions import read_captions
+from regard.data.lines import read_lines, scan_lines
+from regard.data.parallel import stream_pairs
+from regard.data.shards import ParallelText
 from regard.data.tables import DELIMITERS
 from regard.errors import DataError
 
@@ -145,3 +148,68 @@ def test_what_is_no_file_of_captions_names_its_line(tmp_path: Path, name: str, t
     (tmp_path / name).write_text(text)
     with pytest.raises(DataError, match=message):
         read_captions(tmp_path / name)
+
+
+def test_cells_quoted_as_a_spreadsheet_does_it_are_told_in_tsv(tmp_path: Path, messages: list[str]) -> None:
+    path = tmp_path / "a.tsv"
+    path.write_text('a\t"b"\n"He said ""x"""\tc\n"""d""\te"\n')
+    assert len(read_pairs(path)) == 3
+    assert [text for text in messages if "quoted as in CSV" in text] == [
+        f"{path}: line 2 has a cell quoted as in CSV; these quotes are read as text: name the file .csv to have them removed"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("first", "refused"),
+    [("English\tGerman", True), ("Englisch\tDeutsch", True), ("German\tDeutsch", False), ("it\tes", False), ("Dog\tGerman", False)],
+)
+def test_a_first_line_that_names_two_languages_is_refused(tmp_path: Path, first: str, refused: bool) -> None:
+    (tmp_path / "a.tsv").write_text(f"{first}\na\tb\n")
+    if not refused:
+        assert read_pairs(tmp_path / "a.tsv")[0] == tuple(first.split("\t"))
+        return
+    a, b = first.split("\t")
+    with pytest.raises(DataError, match=rf"a\.tsv, line 1: names languages; data\.languages=\[{a}, {b}\] takes them as columns"):
+        read_pairs(tmp_path / "a.tsv")
+    assert read_pairs(tmp_path / "a.tsv", languages=(b, a)) == [("b", "a")]
+
+
+def test_a_file_of_pairs_is_no_file_of_one_side(tmp_path: Path) -> None:
+    (tmp_path / "a.tsv").write_text("a\tb\n")
+    (tmp_path / "a.en").write_text("a\n")
+    for source, target in (("a.tsv", "a.tsv"), ("a.en", "a.tsv"), ("a.tsv", "a.en")):
+        for read in (read_pairs, lambda *both: list(stream_pairs(*both)), lambda *both: ParallelText(*map(str, both))):
+            with pytest.raises(DataError, match=r"a\.tsv: a file of pairs by its name; give it alone"):
+                read(tmp_path / source, tmp_path / target)
+    assert list(stream_pairs(tmp_path / "a.tsv", tmp_path / "a.en", columns=(3,))) == [("a\tb", "a")]
+
+
+def test_text_in_another_encoding_is_refused_and_a_damaged_line_is_not(tmp_path: Path) -> None:
+    path = tmp_path / "a.de"
+    path.write_bytes("größer\n".encode("cp1252") * 30 + b"x\n" * 100)
+    for read in (read_lines, lambda path: scan_lines(path, text=True)):
+        with pytest.raises(DataError, match=r"a\.de: 30 of the first 130 lines are not UTF-8, perhaps Windows-1252; save it as UTF-8"):
+            read(path)
+    path.write_bytes("größer\n".encode("cp1252") * 19 + b"x\n" * 100)
+    assert len(read_lines(path)) == 119
+
+
+@pytest.mark.parametrize("head", ["sentence1\tsentence2\trelation", "premise\tx\thypothesis", "text\tkind\tx"])
+def test_a_header_without_a_known_label_is_refused(tmp_path: Path, head: str) -> None:
+    (tmp_path / "a.tsv").write_text(f"{head}\na\tb\tyes\n")
+    read = read_sentences if head.startswith("text") else read_entailment
+    with pytest.raises(DataError, match=r"a\.tsv, line 1: a column is named .*, but none label or gold_label"):
+        read(tmp_path / "a.tsv")
+
+
+def test_labels_with_tabs_and_json_files_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("neg\tthis is bad\n")
+    with pytest.raises(
+        DataError, match=r"a\.txt, line 1: expected a label, a space and a text; a file of columns with tabs .* is named \.tsv"
+    ):
+        read_sentences(tmp_path / "a.txt")
+    (tmp_path / "a.TSV").write_text("neg\tthis is bad\n")
+    assert read_sentences(tmp_path / "a.TSV").examples[0].label == "neg"
+    (tmp_path / "a.json").write_text('[{"label": "a", "text": "b"}]')
+    with pytest.raises(DataError, match=r"a\.json: expected a \.jsonl file, with an object a line"):
+        read_sentences(tmp_path / "a.json")

@@ -25,7 +25,7 @@ from regard.strict_json import parse_json
 Encoding = Literal["utf-8", "latin-1"]
 
 # Column names and keys of GLUE, SICK, SNLI and MultiNLI.
-LABELS = ("label", "gold_label", "entailment_judgment")
+LABELS = ("label", "gold_label", "entailment_judgment", "class", "category")
 TEXTS = (("text", "sentence"),)
 PAIRS = (("premise", "sentence1", "sentence_A"), ("hypothesis", "sentence2", "sentence_B"))
 # SNLI and MultiNLI's label of pairs without agreement among annotators.
@@ -265,9 +265,9 @@ def _from_table(lines: Iterator[str], path: str, names: Sequence[Sequence[str]])
     if not table.named:
         cells = first.split("\t")
         found = find_columns(cells, (LABELS, *names), f"{path}, line 1")
-        if found[0] is not None:
+        if named := [at for at in found if at is not None]:
             missing = next(known for known, at in zip((LABELS, *names), found, strict=True) if at is None)
-            header = f"{path}, line 1: a column is named {cells[found[0]].strip()}, but none {' or '.join(missing)}"
+            header = f"{path}, line 1: a column is named {cells[named[0]].strip()}, but none {' or '.join(missing)}"
             raise DataError(f"{header}; if this line is an example, move it down")
     count = 1 + len(names)
     for number, row in table.rows:

@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
+from regard.data.encodings import Validation, refuse_other_encoding
 from regard.errors import DataError, os_reason
 from regard.input_files import is_device, open_input
 from regard.progress import message, stage
@@ -122,10 +123,12 @@ def _decoded(lines: Iterable[bytes], name: str | Path) -> Iterator[str]:
 
 
 def _first_report(name: str | Path, line: int) -> bool:
-    """Warn of the first line that is not UTF-8, unless it is that of a file and was reported before."""
+    """Warn of the first line that is not UTF-8, unless it is that of a file and was reported before; refuse one in another encoding."""
     if isinstance(name, Path):
         if (name, line) in _REPORTED:
             return False
+        if name.is_file():
+            refuse_other_encoding(stream_bytes(name), str(name))
         _REPORTED.add((name, line))
     message(f"{name}, line {line}: not UTF-8; each invalid byte is read as U+FFFD", warning=True)
     return True
@@ -200,7 +203,7 @@ def scan_lines(path: str | Path, advance: Callable[[int], None] = lambda lines: 
     """
     stat_rereadable(path)
     lines, last, first = 0, b"\n", True
-    valid = _Validation(Path(path)) if text else None
+    valid = Validation(lambda line: _first_report(Path(path), line)) if text else None
     try:
         with open_input(path) as raw:
             digested = _Digested(raw)
@@ -222,26 +225,6 @@ def scan_lines(path: str | Path, advance: Callable[[int], None] = lambda lines: 
     except (OSError, ValueError) as error:
         raise unreadable(path, error) from error
     return digested.sha256.hexdigest(), lines + bool(last and not last.endswith(b"\n"))
-
-
-class _Validation:
-    """Finds the first line of a file that is not UTF-8, a chunk at a time."""
-
-    def __init__(self, path: Path) -> None:
-        self._path, self._rest, self._found = path, b"", False
-
-    def check(self, chunk: bytes, lines: int) -> None:
-        """Check a chunk before which there were `lines` line feeds; empty: the end. A character may lie across two chunks."""
-        if self._found or (not self._rest and chunk.isascii()):
-            return
-        whole = self._rest + chunk
-        try:
-            _, used = codecs.utf_8_decode(whole, "strict", not chunk)
-        except UnicodeDecodeError as error:
-            self._found = True
-            _first_report(self._path, lines + whole.count(b"\n", 0, error.start) + 1)
-        else:
-            self._rest = whole[used:]
 
 
 class _Digested:

@@ -61,6 +61,7 @@ def read_pairs(
         [('ein Hund', 'a dog')]
     """
     if target is not None:
+        refuse_pairs(source, target, columns)
         sources, targets = read_lines(source), read_lines(target)
         if len(sources) != len(targets):
             raise unequal_lines(target, len(targets), source, len(sources))
@@ -132,6 +133,7 @@ def stream_pairs(
         []
     """
     if target is not None:
+        refuse_pairs(source, target, columns)
         yield from zip(stream_lines(source), stream_lines(target), strict=False)
         return
     if is_tmx(source):
@@ -158,6 +160,25 @@ def holds_pairs(path: str | Path) -> bool:
         (True, True, False)
     """
     return str(path).lower().removesuffix(".gz").endswith(PAIR_ENDINGS)
+
+
+def refuse_pairs(source: str | Path, target: str | Path, columns: Sequence[int] = (2,)) -> None:
+    """Refuse files of pairs where each file should hold one side.
+
+    Args:
+        source: of the sources; of two inputs it may hold both, with a tab between them.
+        target: of the targets.
+        columns: as for `stream_pairs`.
+
+    Raises:
+        DataError: a name is that of a file of pairs.
+
+    Example:
+        >>> refuse_pairs("a.en", "a.de")
+    """
+    for path, what in ((source, "targets"), (target, "sources")):
+        if holds_pairs(path) and not (path is source and 3 in columns):
+            raise DataError(f"{path}: a file of pairs by its name; give it alone, without a file of {what}")
 
 
 def write_parallel(folder: str | Path, name: str, pairs: Iterable[SentencePair]) -> tuple[Path, Path]:
@@ -286,6 +307,8 @@ def _from_table(
     for number, row in table.rows:
         where = f"{source}, line {number}"
         if not table.named:
+            if number == 1 and languages is None and (told := _languages([cell or "" for cell in row])):
+                raise DataError(f"{where}: names languages; data.languages=[{', '.join(told)}] takes them as columns, or remove this line")
             yield _from_columns([cell for cell in row if cell is not None], where, columns)
             continue
         first, target, second = (*row, None)[:3]
@@ -294,6 +317,22 @@ def _from_table(
         assert first is not None
         assert target is not None
         yield first if second is None else join_inputs(first, second), target
+
+
+def _languages(cells: Sequence[str]) -> list[str]:
+    """Return cells that all name languages, different ones; else none. "German" beside "Deutsch" is a pair."""
+    names = [cell.strip().lower() for cell in cells]
+    if not all(name.isalpha() and len(name) < 20 for name in names):
+        return []
+    from babel import Locale
+
+    known = dict[str, set[str]]()
+    for locale in map(Locale.parse, ("en", "de", "fr", "es", "it", "pt", "nl", "cs", "pl")):
+        for code, name in locale.languages.items():
+            known.setdefault(name.lower(), set()).add(code)
+    found = [known.get(name, set()) for name in names]
+    different = all(not a & b for number, a in enumerate(found) for b in found[:number])
+    return [cell.strip() for cell in cells] if len(cells) > 1 and all(found) and different else []
 
 
 def _from_columns(cells: Sequence[str], where: str, columns: Sequence[int]) -> SentencePair:

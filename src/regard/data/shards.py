@@ -14,7 +14,7 @@ from typing import TypeVar
 
 from regard.data.file_digests import FileDigest, find_digest
 from regard.data.lines import scan_lines, stream_bytes
-from regard.data.parallel import SentencePair, file_digest, join_inputs, stream_pairs, unequal_lines
+from regard.data.parallel import SentencePair, file_digest, join_inputs, refuse_pairs, stream_pairs, unequal_lines
 from regard.data.tmx import Languages
 from regard.errors import DataError, counted
 
@@ -63,6 +63,8 @@ class ParallelText:
         known: Mapping[str, FileDigest] | None = None,
         languages: Languages | None = None,
     ) -> None:
+        if target is not None:
+            refuse_pairs(source, target)
         self.shards, self._languages = find_shards(source, target), languages
         self._seconds = None if second is None else [files[1] for files in find_shards(source, second)]
         self.facts: dict[str, FileDigest] = {}

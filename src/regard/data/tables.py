@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
 from regard.errors import DataError, counted, listed, shown
+from regard.progress import message
 
 DELIMITERS = (",", ";", "\t", "|")
 """What may separate the cells of a `.csv` file; the header says which."""
 ENDINGS = (".csv", ".tsv")
+# Spreadsheets write a quote within quotes twice.
+_QUOTED = re.compile(r'"(?:[^"]|"")*""(?:[^"]|"")*"')
 
 
 class Table(NamedTuple):
@@ -69,8 +72,13 @@ def read_table(
     else:
         if quoted:
             raise DataError(f"{where}: expected a header that names the columns {_wanted(names, optional)}, found {shown(head)}{advice}")
-        return Table(named=False, rows=((line, list(row.split("\t"))) for line, row in enumerate(chain([head], lines), number)))
-    found = _csv_rows(lines, path, delimiter, number, len(cells)) if quoted else _tab_rows(lines, path, number, columns)
+        whole = _told_quotes(chain([head], lines), path, number)
+        return Table(named=False, rows=((line, list(row.split("\t"))) for line, row in enumerate(whole, number)))
+    found = (
+        _csv_rows(lines, path, delimiter, number, len(cells))
+        if quoted
+        else _tab_rows(_told_quotes(lines, path, number + 1), path, number, columns)
+    )
     return Table(named=True, rows=((line, [None if at is None else row[at] for at in columns]) for line, row in found))
 
 
@@ -123,6 +131,20 @@ def find_columns(cells: Sequence[str], names: Sequence[Sequence[str]], where: st
             raise DataError(f"{where}: {own.count(name)} columns are named {name}")
         found.append(own.index(name))
     return found
+
+
+def _told_quotes(lines: Iterable[str], path: str, first: int) -> Iterator[str]:
+    """Yield the lines, and tell how many have cells as a spreadsheet quotes them."""
+    found, count = 0, 0
+    for number, line in enumerate(lines, first):
+        if '"' in line and any(_QUOTED.fullmatch(cell) for cell in line.split("\t")):
+            found, count = found or number, count + 1
+        yield line
+    if count:
+        lines_are = f"line {found} has a cell" if count == 1 else f"{count} lines, the first is line {found}, have cells"
+        message(
+            f"{path}: {lines_are} quoted as in CSV; these quotes are read as text: name the file .csv to have them removed", warning=True
+        )
 
 
 def _wanted(names: Sequence[Sequence[str]], optional: int) -> str:

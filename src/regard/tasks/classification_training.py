@@ -155,6 +155,10 @@ class SentenceTraining(TaskTraining[SentenceConfig]):
         progress.message(f"{time.strftime('%H:%M:%S')} {', '.join(sizes)}")
         counts = np.bincount(self.corpus.labels, minlength=len(self.labels))
         progress.message("labels: " + ", ".join(f"{label} ({count})" for label, count in zip(self.labels, counts, strict=True)))
+        if (rare := int((counts == 1).sum())) > len(self.labels) / 2:
+            progress.message(
+                f"{rare} of {len(self.labels)} labels stand at one example; is the column of labels the right one?", warning=True
+            )
         for dropped, part, name in zip(self.dropped, corpora, ("training", "validation"), strict=True):
             if dropped:
                 progress.message(f"{name} pairs without an agreed label dropped: {dropped}")
