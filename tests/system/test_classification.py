@@ -151,7 +151,7 @@ def test_a_run_is_trained_measured_explained_and_resumed(call, task, rows, verb,
     assert "is no Transformer" in found["rollout"]["refused"]
     shown = call("explain", "run", "--method", "leave-one-out", "--examples", "test.tsv")
     assert shown.code == 0, shown.err
-    assert shown.out.count(b"leave-one-out: ") == 11
+    assert shown.out.count(b"leave-one-out: ") == 11 + 1  # and what its scores are
 
 
 @pytest.mark.parametrize(
@@ -165,7 +165,9 @@ def test_a_run_is_trained_measured_explained_and_resumed(call, task, rows, verb,
         (["explain", "{runs}/word", "--examples", "strange.tsv", "-o", "a.png"], "a.png: expected a name ending in .html or .json"),
         (["explain", "{runs}/word", "--examples", "strange.tsv", "-o", "a.json", "--json", "a.json"], "both name a.json"),
         (["explain", "{runs}/word", "--examples", "strange.tsv"], "no example has more than 5 tokens"),
-        (["explain", "{runs}/word"], "--examples: needs a file of labelled examples"),
+        (["explain", "{runs}/word"], "explain: give --text SENTENCE, or --examples FILE of labelled examples"),
+        (["explain", "{runs}/word", "--text", "fine", "--examples", "good.tsv"], "--examples: not with --text"),
+        (["explain", "{runs}/pairs", "--text", "fine"], "--text 'fine': expected the premise, a tab, the hypothesis"),
         (["explain", "{runs}/word", "--faithfulness", "good.tsv"], "--faithfulness: goes with --method NAME"),
         (["explain", "{runs}/word", "--method", "lime", "--examples", "good.tsv"], "--method 'lime': expected all, or one of weights"),
         (["explain", "{runs}/word", "--method", "all"], "--method: needs --source FILE for translation"),

@@ -14,7 +14,7 @@ from regard.errors import ConfigError, DataError
 from regard.explanations import explain
 from regard.metrics import alignment_error_rate
 from regard.progress import listening
-from regard.tasks.explained_examples import batches_of_run, explain_batches, links_of_scores, translation_batches
+from regard.tasks.explained_examples import batches_of_run, batches_of_texts, explain_batches, links_of_scores, translation_batches
 from regard.tasks.method_faithfulness import describe_table, measure_methods
 from regard.tasks.translation_evaluation import KnownLinks
 from regard.tasks.word_links import find_links
@@ -185,6 +185,11 @@ def test_runs_of_each_task_are_explained(kind: str, tmp_path: Path, run_folder: 
             tiny_language.run(tmp_path, training={"max_updates": 2})
             path.write_text("ein Hund bellt\n\n")
     batches = batches_of_run(folder, path)
+    texts = [line.rpartition("\t")[2] for line in path.read_text().splitlines() if line]
+    given = explain_batches(batches_of_texts(folder, texts), ["leave-one-out"]).examples
+    for example, other in zip(explain_batches(batches, ["leave-one-out"]).examples, given, strict=True):
+        assert (example.inputs, example.outputs) == (other.inputs, other.outputs)
+        np.testing.assert_array_equal(example.scores["leave-one-out"], other.scores["leave-one-out"])
     for example in explain_batches(batches, ["leave-one-out", "input-gradient"]).examples:
         table = example.scores["leave-one-out"]
         assert table.shape == (len(example.outputs), len(example.inputs))

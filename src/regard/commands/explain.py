@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -20,6 +20,8 @@ METHOD_NAMES = (
     *("gradient-attention", "leave-one-out", "leave-one-area-out", "replace-one"),
 )
 """The methods of `regard.explanations`, which needs torch."""
+DEFAULT = "leave-one-out"
+"""The method for a sentence where none is named: its scores have a meaning of their own."""
 OUTPUTS, MAX_WORDS, RANDOM_DRAWS = 3, 5, 5
 """Defaults of options that go with some explanations only."""
 
@@ -27,6 +29,9 @@ OUTPUTS, MAX_WORDS, RANDOM_DRAWS = 3, 5, 5
 @commands.command()
 def explain(
     run: RunFolder,
+    text: Annotated[
+        list[str] | None, typer.Option(help="a sentence, or two inputs with a tab between them; may be repeated (not for captioners)")
+    ] = None,
     examples: Annotated[Path | None, typer.Option(help="labelled examples, lines of text, or captions beside their images")] = None,
     source: Annotated[
         Path | None, typer.Option(help="translation, with --method: sources, or pairs in one .tsv, .csv or .jsonl file")
@@ -36,7 +41,7 @@ def explain(
     target: Annotated[Path | None, typer.Option(help="targets, line by line with the sources; without, the run's own")] = None,
     method: Annotated[
         list[str] | None,
-        typer.Option(help=f"{', '.join(METHOD_NAMES)}; may be repeated; or all"),
+        typer.Option(help=f"{', '.join(METHOD_NAMES)}; may be repeated; or all; with --text: {DEFAULT}"),
     ] = None,
     faithfulness: Annotated[
         Path | None, typer.Option(help="with --method: measure on these examples how faithful the methods are, instead of showing them")
@@ -62,24 +67,37 @@ def explain(
 ) -> None:
     """Explain the outputs of a run.
 
-    With --method: by one method or all of them, and with --faithfulness how faithful each is to the model. Without: a classifier by its
-    attention, that is the most attended words of each label, the overlap of the hops, and whether the attended words decide the label.
+    With --text: which inputs an output depends on. With --method: by one method or all of them, and with --faithfulness how faithful each
+    is to the model. Without: a classifier by its attention, that is the most attended words of each label, the overlap of the hops, and
+    whether the attended words decide the label.
     """
     read = [run, examples, source, second_source, target, faithfulness, links, regions]
     refuse_overwriting({"--json": json_file, "--output": output}, read, named=named_files(second_source, images))
     seconds: dict[str, Path | None] = {"--second-source": second_source, "--images": images}
+    if text is not None:
+        others = {"--examples": examples, "--source": source, "--faithfulness": faithfulness, "--target": target, "--regions": regions}
+        refuse({**others, **seconds, "--links": links, "--outputs": outputs}, "not with --text")
+        method = method or [DEFAULT]
     if not method:
         given = {"--source": source, **seconds, "--target": target, "--faithfulness": faithfulness, "--links": links, "--regions": regions}
         refuse({**given, "--outputs": outputs}, "goes with --method NAME, or --method all")
         if examples is None:
-            raise ConfigError("--examples: needs a file of labelled examples; other runs need --method")
+            raise ConfigError("explain: give --text SENTENCE, or --examples FILE of labelled examples, or --method and files")
         _explain_labels(run, examples, (max_words or MAX_WORDS, random_draws or RANDOM_DRAWS, seed), json_file, output)
         return
     refuse({"--output": output}, "not with --method; `regard view RUN --method NAME -o page.html` draws the scores, --json writes them")
     refuse({"--max-words": max_words, "--random-draws": random_draws}, "not with --method")
+    if text is not None:
+        from regard.tasks.explained_examples import batches_of_texts
+
+        _explain(run, batches_of_texts(run, text), method, json_file)
+        return
     if faithfulness is None:
         refuse({"--links": links, "--regions": regions, "--outputs": outputs}, "goes with --faithfulness FILE")
-        _explain(run, _only_one(examples, source), target, (second_source, images), method, json_file)
+        from regard.tasks.explained_examples import batches_of_run
+
+        found = batches_of_run(run, _only_one(examples, source), target=target, second=second_source, images=images)
+        _explain(run, found, method, json_file)
         return
     refuse({"--examples": examples, "--source": source}, "not with --faithfulness, which names the examples")
     from regard.tasks.explained_examples import batches_of_run
@@ -95,17 +113,17 @@ def explain(
     _write(json_file, {"run": str(run), **table.to_json()})
 
 
-def _explain(
-    run: Path, examples: Path, target: Path | None, seconds: tuple[Path | None, Path | None], method: list[str], json_file: Path | None
-) -> None:
-    from regard.tasks.explained_examples import batches_of_run, describe_example, explain_batches
+def _explain(run: Path, batches: Sequence[Any], method: list[str], json_file: Path | None) -> None:
+    from regard.tasks.explained_examples import describe_example, explain_batches
     from regard.tasks.method_faithfulness import undefined_lines
 
     methods = _methods(method)
-    found = explain_batches(batches_of_run(run, examples, target=target, second=seconds[0], images=seconds[1]), methods)
+    found = explain_batches(batches, methods)
     _refuse_undefined(method, found.refused.values())
     if found.examples:
         write_line("number: inputs -> outputs; below, for each method and output, the inputs with the highest scores")
+        if DEFAULT in methods:
+            write_line(f"{DEFAULT}: how much less probable the output is without the input, in nats; e^1 = 2.7 times for 1")
     for example in found.examples:
         write_line(example.to_line())
         describe_example(example, write_line)

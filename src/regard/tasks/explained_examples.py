@@ -20,7 +20,7 @@ from regard.data.lines import read_lines
 from regard.data.parallel import SentencePair, holds_pairs, join_file, read_pairs
 from regard.data.running_text import pad_rows
 from regard.data.vocabulary import BOS, EOS, TokenizedText
-from regard.errors import ConfigError, DataError, counted
+from regard.errors import ConfigError, DataError, counted, shown
 from regard.explanations import CaptionBatch, LabelBatch, LanguageBatch, ModelBatch, TranslationBatch, TwoInputBatch, explain
 from regard.explanations.methods import Method
 from regard.metrics.alignment import Links, links_from_weights
@@ -28,7 +28,7 @@ from regard.metrics.pointing import box_region, cell_hits
 from regard.tasks.captioning_data import build_preprocessing, normalize_caption
 from regard.tasks.captioning_run import CaptionRun, open_caption_run
 from regard.tasks.classification_data import read_labelled_file
-from regard.tasks.classification_prediction import encode_example, predict_labels, token_texts
+from regard.tasks.classification_prediction import encode_example, predict_labels, split_pair, token_texts
 from regard.tasks.classification_run import SentenceRun, open_sentence_run
 from regard.tasks.language_training import LanguageRun, open_language_run
 from regard.tasks.run_folder import device_of, run_task
@@ -325,6 +325,46 @@ def batches_of_run(
             found = caption_batches(open_caption_run(folder), read_captions(examples, images, regions=regions))
     if not found:
         raise DataError(f"{examples}: nothing to explain, there is no example with text")
+    return found
+
+
+def batches_of_texts(folder: str | Path, texts: Sequence[str]) -> list[ExplainedBatch]:
+    """Prepare texts for the methods of a run: sentences to translate, to classify or to continue, two inputs with a tab between them.
+
+    Args:
+        folder: a run of any task but captioning.
+        texts: at least one. Translations are the run's own.
+
+    Raises:
+        ConfigError: the run captions images.
+        CheckpointError: no run; see `regard.tasks.run_folder.run_task`.
+        DataError: a text lacks an input, or all are empty.
+
+    Example:
+        >>> batches_of_texts("no-such-run", ["a dog"])
+        Traceback (most recent call last):
+            ...
+        regard.errors.CheckpointError: no-such-run: no such run folder
+    """
+    match task := run_task(Path(folder)):
+        case "translation":
+            translator = Translator.open(folder)
+            if translator.run.vocabularies.images is not None:
+                translator.use_images(Path())  # names of images are paths from here
+            check_inputs(translator.run, texts, "--text", None)
+            pairs = [(text, found.text) for text, found in zip(texts, translator.translate(texts), strict=True)]
+            found = translation_batches(translator.run, pairs)
+        case "classification" | "entailment":
+            rows = [split_pair(text) if task == "entailment" else (text,) for text in texts]
+            if None in rows:
+                raise DataError(f"--text {shown(texts[rows.index(None)])}: expected the premise, a tab, the hypothesis")
+            found = label_batches(open_sentence_run(folder), list(filter(None, rows)))
+        case "lm":
+            found = language_batches(open_language_run(folder), texts)
+        case _:
+            raise ConfigError(f"--text: {folder} captions images; --examples takes a file of captions beside their images")
+    if not found:
+        raise DataError("--text: nothing to explain, there is no text")
     return found
 
 
