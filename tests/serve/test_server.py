@@ -22,8 +22,9 @@ from regard.progress import display
 from regard.serve import routes
 from regard.serve import server as server_module
 from regard.serve.endpoints import ServedModel
+from regard.serve.middleware import accepts_host, host_names
 from regard.serve.routes import open_models
-from regard.serve.server import listen, run_server
+from regard.serve.server import addresses_for_others, listen, run_server
 from tests.serve.driver import JSON, Answer, Held, Server, Site, received, serving
 from tests.tasks.tiny import TEXTS, trained, translator
 
@@ -348,3 +349,20 @@ def test_without_the_extra_it_says_what_to_install(missing: str, monkeypatch: py
     monkeypatch.setitem(sys.modules, missing, None)
     hint = "pip install '.[serve]' in the clone of Regard, or 'FILE.whl[serve]' with its wheel"
     assert call("serve", "x") == (2, b"", f"regard: error: serving needs {missing}, which is not installed: {hint}\n")
+
+
+def test_on_all_addresses_it_answers_to_addresses_and_tells_them_to_others() -> None:
+    for bound in ("0.0.0.0", "::", ""):
+        hosts = host_names(bound, ["box.lan"])
+        for name in ("192.0.2.7", "10.0.0.1", "2001:db8::1", "localhost", "box.lan", socket.gethostname().lower()):
+            assert accepts_host(hosts, name), name
+        for name in ("evil.com", "192.0.2.7.evil.com", "1", ""):
+            assert not accepts_host(hosts, name), name
+    assert not accepts_host(host_names("192.0.2.7", []), "192.0.2.8")
+    with listen("127.0.0.1", 0) as alone:
+        assert addresses_for_others(alone) == []
+    with listen("0.0.0.0", 0) as everywhere:
+        port = everywhere.getsockname()[1]
+        told = addresses_for_others(everywhere)
+        assert told
+        assert all(address.startswith("http://") and address.endswith(f":{port}/") for address in told)

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal, get_type_hints
 import typer
 
 from regard.errors import missing_extra
-from regard.progress import quiet, redirected
+from regard.progress import message, quiet, redirected
 from regard.serve.limits import Limits
 from regard.serve.request_log import RequestLog
 
@@ -91,7 +91,7 @@ def _serve(
     try:
         from regard.serve.app import Service
         from regard.serve.middleware import host_names
-        from regard.serve.server import address_of, listen, run_server
+        from regard.serve.server import address_of, addresses_for_others, listen, run_server
     except ModuleNotFoundError as error:
         name = (error.name or "").partition(".")[0]
         if name not in ("starlette", "uvicorn", "h11", "anyio"):
@@ -107,6 +107,8 @@ def _serve(
         service = Service(models, limits, hosts=host_names(host, allowed), log=log, examples=offered)
 
         def ready() -> None:
+            if others := addresses_for_others(listening):
+                message(f"on other machines: {' or '.join(others)}")
             quiet()  # what follows is of requests
             line = f"{' and '.join(model.name for model in models)}: {address_of(listening)}\n"
             sys.stdout.buffer.write(line.encode("utf-8", "replace"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
+import socket
 from collections.abc import Iterable
 from typing import Any
 from urllib.parse import urlsplit
@@ -17,6 +18,8 @@ from regard.serve.metrics import Metrics
 from regard.serve.request_log import RequestLog, RequestRecord, describe_error
 
 LOCAL = ("localhost", "127.0.0.1", "::1")
+WILDCARDS = ("", "0.0.0.0", "::")
+"""Addresses to listen on that stand for all of the machine."""
 # Set by the connection if too many are open.
 REFUSED = "regard.refused"
 SECURITY = {
@@ -39,17 +42,36 @@ def host_names(bound: str, allowed: Iterable[str]) -> frozenset[str]:
     Without a list of them any web page could reach it, by giving its own name the address of this machine (DNS rebinding).
 
     Args:
-        bound: the address it listens on; a wildcard address adds nothing.
+        bound: the address it listens on; a wildcard address stands for every address (not name), and adds the name of this machine.
         allowed: further names.
 
     Example:
-        >>> sorted(host_names("0.0.0.0", ["Box.lan"]))
-        ['127.0.0.1', '::1', 'box.lan', 'localhost']
+        >>> sorted(host_names("192.0.2.7", ["Box.lan"]))
+        ['127.0.0.1', '192.0.2.7', '::1', 'box.lan', 'localhost']
     """
-    names = {*LOCAL, *(_plain(name) for name in allowed)}
-    if bound not in ("", "0.0.0.0", "::"):
-        names.add(_plain(bound))
-    return frozenset(names)
+    own = [WILDCARDS[1], socket.gethostname()] if bound in WILDCARDS else [bound]
+    return frozenset({*LOCAL, *(_plain(name) for name in (*own, *allowed))})
+
+
+def accepts_host(hosts: frozenset[str], name: str) -> bool:
+    """Return whether a server answers to a host name.
+
+    Args:
+        hosts: see `host_names`.
+        name: as in the `Host` header, without the port, in lower case.
+
+    Example:
+        >>> hosts = host_names("0.0.0.0", [])
+        >>> accepts_host(hosts, "192.0.2.7"), accepts_host(hosts, "evil.com")
+        (True, False)
+    """
+    if name in hosts:
+        return True
+    try:
+        ipaddress.ip_address(name)  # no page of another site can give itself an address for a name
+    except ValueError:
+        return False
+    return not hosts.isdisjoint(WILDCARDS)
 
 
 class RequestMiddleware:
@@ -114,7 +136,7 @@ class RequestMiddleware:
         headers = Headers(scope=scope)
         hosts = headers.getlist("host")
         name = _host_name(hosts[0]) if len(hosts) == 1 else None
-        if name is None or name not in self._hosts:
+        if name is None or not accepts_host(self._hosts, name):
             raise HTTPError(421, "Host: not a name of this server; --allowed-host adds one")
         for origin in headers.getlist("origin"):
             if not _same_origin(origin, hosts[0]):

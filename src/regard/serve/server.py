@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import logging
 import math
@@ -16,6 +17,7 @@ import uvicorn
 from regard.errors import ConfigError
 from regard.serve.app import Service
 from regard.serve.connection import Connection
+from regard.serve.middleware import WILDCARDS
 from regard.serve.request_log import LibraryLogHandler
 
 BACKLOG = 512
@@ -54,6 +56,18 @@ def address_of(listening: socket.socket) -> str:
     bound, port = listening.getsockname()[:2]
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(bound, str(bound))
     return f"http://[{host}]:{port}/" if ":" in host else f"http://{host}:{port}/"
+
+
+def addresses_for_others(listening: socket.socket) -> list[str]:
+    """Return the addresses to open on other machines; none where the server listens on this machine alone."""
+    bound, port = listening.getsockname()[:2]
+    if bound not in WILDCARDS:
+        return []
+    found = [socket.gethostname()]
+    with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect(("192.0.2.1", 9))  # sends nothing: it names the address that other machines see
+        found.insert(0, probe.getsockname()[0])
+    return [f"http://{host}:{port}/" for host in found]
 
 
 def run_server(service: Service, listening: socket.socket, ready: Callable[[], None]) -> bool:
