@@ -92,12 +92,15 @@ def test_what_holds_no_features_is_a_data_error(tmp_path: Path) -> None:
         ({"features": ROWS}, None),
         ({"features": ROWS}, {"ids": ids}),
         ({"features": ROWS}, {"ids": "[", "grid": "2x3"}),
+        ({"features": ROWS}, {"ids": json.dumps([[name] for name in IDS]), "grid": "2x3"}),
+        ({"features": ROWS}, {"ids": json.dumps(list(range(5))), "grid": "2x3"}),
+        ({"features": ROWS}, {"ids": ids, "grid": "-2x-3"}),
         ({"features": ROWS.astype(np.float64)}, {"ids": ids, "grid": "2x3"}),
         ({"features": ROWS[0]}, {"ids": ids, "grid": "2x3"}),
         ({"others": ROWS}, {"ids": ids, "grid": "2x3"}),
     ):
         save_file(tensors, path, metadata)
-        with pytest.raises(DataError, match=r'expected "features" \(N, L, D\)'):
+        with pytest.raises(DataError, match=r'expected ("features" \(N, L, D\)|ids that are text)|do not fit'):
             FeatureFile(path)
     for grid, names in (("2x5", IDS), ("2x3", IDS[:4]), ("2x3", [*IDS[:4], IDS[0]])):
         save_file({"features": ROWS}, path, {"ids": json.dumps(names), "grid": grid})

@@ -162,10 +162,7 @@ def test_folders_without_images_and_files_beside_them_are_told(call: Callable[..
     ("words", "message"),
     [
         ([], "give it images (files, folders, --list FILE), --list - for standard input, or --features FILE"),
-        (
-            ["a.png", "--features", "f"],
-            "give it images (files, folders, --list FILE), --list - for standard input, or --features FILE",
-        ),
+        (["--list", "a", "--features", "f"], "--features: goes with names of images or none, for all of them, not with --list"),
         (["a.png", "--hard", "argmax"], "with a run of model.attention=hard"),
         (["--features", "f"], "f: no such file"),
     ],

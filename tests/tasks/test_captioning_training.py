@@ -34,6 +34,7 @@ from regard.tasks.captioning_prediction import Caption, Captioner
 from regard.tasks.captioning_run import open_caption_run
 from regard.tasks.captioning_training import check_captioning_settings, train_captioning
 from regard.tasks.translation_prediction import Translator
+from regard.viewer import read_records
 from tests.tasks.tiny_captions import FAMILIES, SHOW, configuration, conventional, trained, write_set
 from tests.training import tiny
 
@@ -280,7 +281,8 @@ def test_an_encoder_that_does_not_fit_is_refused_and_nothing_is_left(
 def test_features_computed_beforehand_take_the_place_of_images(tmp_path: Path) -> None:
     captions, _ = write_set(tmp_path)
     ids = read_captions(captions).ids
-    shutil.rmtree(tmp_path / "train")  # nobody needs the images
+    photographs = tmp_path / "photographs"
+    (tmp_path / "train").rename(photographs)  # no training needs the images
     generator = np.random.default_rng(1)
     write_features(tmp_path / "f.safetensors", ids, (generator.random((6, 5), np.float32) for _ in ids), grid=(2, 3))
     model = {**SHOW, "encoder": {"type": "features"}, "area": {"height": 2, "width": 2}}
@@ -295,6 +297,25 @@ def test_features_computed_beforehand_take_the_place_of_images(tmp_path: Path) -
     assert [item.source for item in found] == ids
     assert captioner.caption_features(file, [ids[3]])[0].text == found[3].text
     assert [len(item.texts) for item in captioner.caption_features(file, n_best=2)] == [2] * len(ids)
+    # One image, by its name or by its file, and what was looked at, drawn over the photograph.
+    (name,) = (each for each in ids if each.endswith("000003.png"))
+    (photographs / "train").mkdir()
+    image = shutil.copy(photographs / "000003.png", photographs / name)
+    for given in (name, image):
+        told = CliRunner().invoke(app, ["caption", str(folder), str(given), "--features", str(file.path)])
+        assert (told.exit_code, told.stdout) == (0, found[ids.index(name)].text + "\n"), told.output
+    told = CliRunner().invoke(
+        app, ["view", str(folder), "--image", str(image), "--features", str(file.path), "-o", str(tmp_path / "v.json")]
+    )
+    assert told.exit_code == 0, told.output
+    (record,) = read_records(tmp_path / "v.json")
+    assert (record.items["image"].rows, record.items["image"].columns) == (2, 3)
+    assert record.items["image"].image.startswith("data:image/")
+    assert record.items["caption"].text == found[ids.index(name)].text
+    with pytest.raises(DataError, match=r"no features of other\.png; it has ids such as train/000000\.png"):
+        captioner.record("other.png", features=file)
+    with pytest.raises(ConfigError, match="give their file, too"):
+        captioner.record(image)
     words = ["evaluate", str(folder), "--captions", str(captions), "--features"]
     told = CliRunner().invoke(app, [*words, str(file.path)])
     assert told.exit_code == 0, told.output

@@ -32,7 +32,9 @@ commands = typer.Typer()
 @commands.command()
 def caption(
     run: RunFolder,
-    images: Annotated[list[Path] | None, typer.Argument(metavar="IMAGE...", help="image files or folders")] = None,
+    images: Annotated[
+        list[Path] | None, typer.Argument(metavar="IMAGE...", help="image files or folders; with --features, names of images in it")
+    ] = None,
     listing: Annotated[Path | None, typer.Option("--list", help="file of image paths, one per line; - is standard input")] = None,
     features: Annotated[Path | None, typer.Option(help="feature file, for a model of precomputed features")] = None,
     beam_size: Beam = None,
@@ -66,7 +68,9 @@ def caption(
     if json_input and (images or features is not None or listing not in (None, Path("-"))):
         raise ConfigError("--json-input: reads standard input (--list -), so give no IMAGE, other --list or --features")
     awaits = json_input or listing == Path("-")
-    if awaits + bool(images or (listing and not awaits)) + (features is not None) != 1:
+    if features is not None and (awaits or listing is not None):
+        raise ConfigError("--features: goes with names of images or none, for all of them, not with --list")
+    if awaits + bool(images or (listing and not awaits) or features) != 1:
         raise ConfigError("caption: give it images (files, folders, --list FILE), --list - for standard input, or --features FILE")
     captioner = Captioner.open(run)
     captioner.choose(hard)
@@ -89,7 +93,8 @@ def caption(
         chunks, total = in_chunks(paths, lambda _: 0, most=decoding.batch_size), len(paths)
     else:
         file = FeatureFile(features)
-        total, chunks = len(file.ids), [list(file.ids)]
+        chosen = [file.id_of(str(image)) for image in images] if images else list(file.ids)
+        total, chunks = len(chosen), [chosen]
         work = partial(captioner.caption_features, file, decoding=decoding, n_best=n_best)
     _, bad = answer_lines(chunks, read, work, show, json_lines=json_lines or json_input or n_best > 1, total=total)
     if bad:

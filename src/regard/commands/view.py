@@ -33,6 +33,7 @@ def view(
         typer.Option(help="a sentence, or two inputs with a tab between them; may be repeated; default: standard input"),
     ] = None,
     image: Annotated[list[Path] | None, typer.Option(help="an image, of a text if --text is given; may be repeated")] = None,
+    features: Annotated[Path | None, typer.Option(help="feature file with those of the image, for a model of precomputed features")] = None,
     target: Annotated[str | None, typer.Option(help="show the attention for this translation or caption, not the model's own")] = None,
     beam_size: Beam = None,
     method: Annotated[
@@ -60,15 +61,15 @@ def view(
     from regard.viewer import group_by_example, read_records, render_alignment
     from regard.viewer.history import share_images
 
-    refuse_overwriting({"--output": output}, [*(runs or []), *(image or []), hf], pictures=True)
+    refuse_overwriting({"--output": output}, [*(runs or []), *(image or []), features, hf], pictures=True)
     if (runs is None) == (hf is None):
         raise ConfigError("view: give run folders or record files, or --hf and the folder of a Hugging Face model")
     if hf is not None:
-        refuse({"--beam-size": beam_size, "--history": history or None}, "not with --hf")
+        refuse({"--beam-size": beam_size, "--history": history or None, "--features": features}, "not with --hf")
         records = _pretrained(hf, _inputs(text, image), target, method or [])
     else:
         paths = runs or []
-        asked = {"--text": text, "--image": image, "--target": target, "--beam-size": beam_size, "--method": method}
+        asked = {"--text": text, "--image": image, "--features": features, "--target": target, "--beam-size": beam_size, "--method": method}
         if history or paths[0].is_file():
             refuse(asked, "not with --history" if history else f"not with {paths[0]}, a file of records")
             records = _histories(paths) if history else share_images([record for path in paths for record in read_records(path)])
@@ -81,7 +82,9 @@ def view(
             second = [Path(part) for line in seen if isinstance(line, str) for part in line.split("\t")[1:]]
             refuse_overwriting({"--output": output}, (), named=second, pictures=True)
             with progress.stage("Recording attention", unit="examples"):
-                records = side_by_side(paths, seen, target=target, beam_size=beam_size, methods=method or (), images=Path())
+                records = side_by_side(
+                    paths, seen, target=target, beam_size=beam_size, methods=method or (), images=Path(), features=features
+                )
     asked = [map_]
     if map_ is None and (output is None or output.suffix.lower() not in (".html", ".json")):
         asked = _asked_maps(records, method or []) or [None]

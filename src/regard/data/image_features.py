@@ -95,7 +95,8 @@ class FeatureFile:
         except (OSError, ValueError, SafetensorError) as error:
             if isinstance(error, OSError):
                 raise unreadable(path, error) from error
-            raise DataError(f"{path}: expected a safetensors file of features ({error})") from error
+            advice = "; regard.data.image_features.write_features makes one from arrays"
+            raise DataError(f"{path}: expected a safetensors file of features ({error}){advice}") from error
         try:
             self.ids: tuple[str, ...] = tuple(parse_json(metadata["ids"]))
             if not all(isinstance(name, str) for name in self.ids):
@@ -119,6 +120,19 @@ class FeatureFile:
 
     def __contains__(self, name: object) -> bool:
         return name in self._rows
+
+    def id_of(self, image: str | Path) -> str:
+        """Return the id of an image: its path as given, or else the longest end of it that is an id, such as the name of its file.
+
+        Raises:
+            DataError: none is in the file.
+        """
+        parts = Path(image).parts
+        ends = ("/".join(parts[start:]) for start in range(len(parts)))
+        found = next((name for name in (str(image), *ends) if name in self._rows), None)
+        if found is None:
+            raise DataError(f"{self.path}: no features of {image}; it has ids such as {self.ids[0]}")
+        return found
 
     def __getitem__(self, ids: Sequence[str]) -> torch.Tensor:
         """Return the features of some images: float32 (n, L, D), a copy.

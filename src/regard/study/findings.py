@@ -85,7 +85,7 @@ class Finding(NamedTuple):
         start = f"{self.says} ({data}): {SAID.get(self.verdict, self.verdict)}"
         if self.gain is None:
             return f"{start}."
-        form = f"+.{decimals}f"
+        form = f"+z.{decimals}f"
         start += f" ({self.runs} seed{'s' if self.runs > 1 else ''}): {self.gain:{form}} {metric}"
         if self.interval is not None:
             start += " [{:{form}}, {:{form}}]".format(*self.interval, form=form)

@@ -59,7 +59,7 @@ def table(report: Report) -> tuple[list[str], list[list[str]]]:
         spread = "" if row.deviation is None else f" ± {row.deviation:.{decimals}f}"
         areas = ", ".join(f"{size}: {share:.0%}" for size, share in row.areas.items())
         cells_ = [study.data[row.data].title or row.data, study.variants[row.variant].title or row.variant, str(row.runs)]
-        cells_ += [f"{row.score:.{decimals}f}{spread}", _number(row.difference, f"+.{decimals}f"), _interval(row.interval, decimals)]
+        cells_ += [f"{row.score:.{decimals}f}{spread}", _number(row.difference, f"+z.{decimals}f"), _interval(row.interval, decimals)]
         cells_ += [_p_value(value, row.over, row.paired) for value in (row.p_value, row.corrected)]
         cells_ += ["" if row.published is None else str(row.published), _number(row.figures["parameters"], ",.0f")]
         cells_ += [_number(row.figures["updates"], ",.0f"), _number(row.figures["seconds_per_update"], ".3f")]
@@ -76,7 +76,7 @@ def _number(value: float | None, form: str) -> str:
 
 
 def _interval(interval: tuple[float, float] | None, decimals: int) -> str:
-    return "" if interval is None else f"{interval[0]:+.{decimals}f} to {interval[1]:+.{decimals}f}"
+    return "" if interval is None else f"{interval[0]:+z.{decimals}f} to {interval[1]:+z.{decimals}f}"
 
 
 def _p_value(value: float | None, over: str | None, paired: bool) -> str:
@@ -109,7 +109,7 @@ def findings(report: Report) -> tuple[list[str], list[list[str]]] | None:
     rows, decimals = [], DECIMALS.get(study.task, 2)
     for row in report.findings:
         needed = "" if row.over != "seeds and items" else f"over {MAX_SEEDS:,}" if row.needed is None else str(row.needed)
-        own = [row.says, study.data[row.data].title or row.data, row.published or "", _number(row.gain, f"+.{decimals}f")]
+        own = [row.says, study.data[row.data].title or row.data, row.published or "", _number(row.gain, f"+z.{decimals}f")]
         own += [_interval(row.interval, decimals), *(_p_value(value, row.over, row.paired) for value in (row.p_value, row.corrected))]
         rows.append([*own, str(row.runs), needed, row.verdict])
     columns = ["hypothesis", "data", "published", f"gain, {report.metric}", "95 % interval", "p", "p, corrected", "seeds"]

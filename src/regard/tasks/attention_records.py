@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from regard.config import with_options
+from regard.data.image_features import FeatureFile
 from regard.data.vocabulary import EOS
 from regard.errors import ConfigError, DataError, NoAttentionError
 from regard.tasks.captioning_prediction import Captioner
@@ -33,6 +35,7 @@ def attention_records(
     beam_size: int | None = None,
     methods: Sequence[str] = (),
     images: Path | None = None,
+    features: Path | None = None,
 ) -> list[AttentionRecord]:
     """Record the attention of a run of any task.
 
@@ -43,6 +46,7 @@ def attention_records(
         beam_size: for these, hypotheses of the search; None takes the run's setting.
         methods: explanation methods to add as maps: names of `regard.explanations.METHODS`, or "all".
         images: folder of the images that second inputs name; None: that of the training images.
+        features: of a captioner of precomputed features, a file that has those of the images.
 
     Returns:
         One record per non-empty input.
@@ -64,7 +68,9 @@ def attention_records(
     if task == "captioning":
         if len(files) < len(seen) or not files:
             raise ConfigError(f"{folder}: a captioner reads images (--image FILE), not text")
-        return _captioned(folder, files, target, beam_size, methods)
+        return _captioned(folder, files, target, beam_size, methods, features)
+    if features is not None:
+        raise ConfigError(f"--features: {folder} is a run of the task {task}, which reads none")
     if files:
         raise ConfigError(f"--image: {folder} is a run of the task {task}, which reads text")
     lines = [str(each) for each in seen]
@@ -100,13 +106,19 @@ def explained_label(run: SentenceRun, record: AttentionRecord, methods: Sequence
 
 
 def _captioned(
-    folder: str | Path, images: Sequence[Path], target: str | None, beam_size: int | None, methods: Sequence[str]
+    folder: str | Path,
+    images: Sequence[Path],
+    target: str | None,
+    beam_size: int | None,
+    methods: Sequence[str],
+    features: Path | None,
 ) -> list[AttentionRecord]:
     captioner = Captioner.open(folder)
     if target is not None and len(images) != 1:
         raise ConfigError(f"--target: goes with one image, found {len(images)}")
     decoding = with_options(captioner.run.config.decoding, {"beam_size": beam_size})
-    return [captioner.record(image, text=target, decoding=decoding, methods=methods) for image in images]
+    known = None if features is None else FeatureFile(features)
+    return [captioner.record(image, text=target, decoding=decoding, methods=methods, features=known) for image in images]
 
 
 def translation_records(
@@ -191,6 +203,7 @@ def side_by_side(
     beam_size: int | None = None,
     methods: Sequence[str] = (),
     images: Path | None = None,
+    features: Path | None = None,
 ) -> list[AttentionRecord]:
     """Record the attention of several runs: per line or image one record of each run, named after its folder.
 
@@ -201,12 +214,14 @@ def side_by_side(
         beam_size: beam size.
         methods: explanation methods.
         images: see `attention_records`.
+        features: see `attention_records`.
 
     Raises:
         ConfigError: see `attention_records`.
         DataError: see `attention_records`.
     """
-    found = [attention_records(folder, seen, target=target, beam_size=beam_size, methods=methods, images=images) for folder in folders]
+    given: dict[str, Any] = {"target": target, "beam_size": beam_size, "methods": methods, "images": images, "features": features}
+    found = [attention_records(folder, seen, **given) for folder in folders]
     names = [Path(folder).name for folder in folders]
     if len(set(names)) < len(names):
         names = [str(folder) for folder in folders]

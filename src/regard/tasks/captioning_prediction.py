@@ -223,7 +223,13 @@ class Captioner(Predictor[CaptionRun]):
         return captions
 
     def record(
-        self, image: ImageSource, *, text: str | None = None, decoding: DecodingConfig | None = None, methods: Sequence[str] = ()
+        self,
+        image: ImageSource,
+        *,
+        text: str | None = None,
+        decoding: DecodingConfig | None = None,
+        methods: Sequence[str] = (),
+        features: FeatureFile | None = None,
     ) -> AttentionRecord:
         """Return the attention per word as a record over the image.
 
@@ -232,6 +238,8 @@ class Captioner(Predictor[CaptionRun]):
             text: use this caption instead of the model's own.
             decoding: decoding settings; None: the run's.
             methods: explanation methods to add; see `regard.tasks.explained_records.add_methods`.
+            features: of a run that reads features, a file that has those of the image (`FeatureFile.id_of`). Their cells are drawn over the
+                whole image.
 
         Returns:
             A record of the items "image" and "caption". Its first map holds the weights of each word (with boxes for areas); then follow
@@ -239,13 +247,17 @@ class Captioner(Predictor[CaptionRun]):
 
         Raises:
             DataError: the image cannot be read, or the caption has no words.
-            ConfigError: the run reads features, not images.
+            ConfigError: the run reads features and there are none, or the other way round.
         """
-        if isinstance(self.run.config.model.encoder, FeaturesConfig):
-            raise ConfigError(f"{self.run.folder}: reads precomputed features; there is no image to draw over")
+        if isinstance(self.run.config.model.encoder, FeaturesConfig) and features is None:
+            raise ConfigError(f"{self.run.folder}: reads precomputed features; give their file, too (--features FILE)")
         how = build_preprocessing(self.run.config.image)
-        pixels = how.pixels(image)
-        picture = how.normalize(pixels).unsqueeze(0)
+        if features is None:
+            pixels = how.pixels(image)
+            picture = how.normalize(pixels).unsqueeze(0)
+        else:
+            picture = self.feature_rows(features, [features.id_of(str(image))])[[0]]
+            pixels = replace(how, fit="stretch", keep=1.0).pixels(image)
         found = None
         if text is None:
             decoding = decoding or self.run.config.decoding

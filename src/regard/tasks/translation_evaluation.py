@@ -207,7 +207,7 @@ def describe_translation_scores(evaluation: Evaluation, say: Callable[[str], Non
     for score in evaluation.scores:
         say(f"{score.name:<22}{score.value:9.2f} {score.unit:<18}{score.signature}")
     if len(evaluation.by_length) > 1:
-        say("BLEU by words of the source: " + ", ".join(f"{r}: {b:.1f} ({n})" for r, n, b in evaluation.by_length))
+        say("BLEU by words of the source (sentences): " + ", ".join(f"{r}: {b:.1f} ({n})" for r, n, b in evaluation.by_length))
 
 
 def describe_comparison(found: Comparison, name: str, say: Callable[[str], None]) -> dict[str, Any]:
