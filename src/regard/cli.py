@@ -27,7 +27,7 @@ from regard.commands import (
     view,
 )
 from regard.commands.shared_options import with_shared_options
-from regard.commands.train import training
+from regard.commands.train import setting_meant, training
 from regard.cores import limit_threads
 from regard.errors import DataError, RegardError, os_reason, out_of_memory, shortened
 from regard.integrations.command import commands as exchange_commands
@@ -113,35 +113,13 @@ def _run(display: Display) -> int:
         explain, code = getattr(error, "format_message", None), getattr(error, "exit_code", 2)
         if explain is not None:
             told = " ".join(explain().replace("Value error, ", "").split()) or "no command given; see regard --help"
-            return _fail(told + _setting_meant(getattr(error, "option_name", None)), code)
+            return _fail(told + setting_meant(getattr(error, "option_name", None), sys.argv[1:]), code)
         if out_of_memory(error):
             return _fail("not enough memory; a smaller model, --batch-size, --beam-size or training.batch_tokens needs less", 1)
         if isinstance(error, OSError):
             unnamed = "standard output" if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) else "input or output"
             return _fail(f"{error.filename or unnamed}: {os_reason(os.fsdecode(error.filename or '.'), error)}", 2)
         raise
-
-
-def _setting_meant(option: str | None) -> str:
-    """Return a hint where an unknown option of a training has the name of a setting, such as `--epochs`; else ""."""
-    words = sys.argv[1:]
-    if option is None or words[:1] != ["train"]:
-        return ""
-    from regard.config import TASKS
-    from regard.config.strict_yaml import NOT_YAML, parse_yaml
-    from regard.config.suggestions import suggested_path
-
-    at = next((number for number, word in enumerate(words) if word.partition("=")[0] == option), None)
-    kind = TASKS.get(next((word for word in words[1:] if word in TASKS), ""))
-    if at is None or kind is None:
-        return ""
-    _, equals, value = words[at].partition("=")
-    try:
-        given = parse_yaml(value if equals else "".join(words[at + 1 : at + 2]))
-    except NOT_YAML:
-        return ""
-    meant = suggested_path(kind, option.lstrip("-").replace("-", "_"), given)
-    return f"; settings are given as {meant}" if meant else ""
 
 
 def _fail(text: str, code: int) -> int:

@@ -179,3 +179,33 @@ def _names_of_data(config: Path | None, overrides: Sequence[str]) -> list[str]:
         data = tree.get("data")
         names += map(str, data) if isinstance(data, Mapping) else []
     return names
+
+
+def setting_meant(option: str | None, words: Sequence[str]) -> str:
+    """Return a hint where an unknown option of a training has the name of a setting; else "".
+
+    Args:
+        option: the option.
+        words: of the command line.
+
+    Example:
+        >>> setting_meant("--epochs", ["train", "translation", "--epochs", "3"])
+        '; settings are given as training.epochs=3'
+    """
+    if option is None or words[:1] != ["train"]:
+        return ""
+    from regard.config import TASKS
+    from regard.config.strict_yaml import NOT_YAML, parse_yaml
+    from regard.config.suggestions import suggested_path
+
+    at = next((number for number, word in enumerate(words) if word.partition("=")[0] == option), None)
+    kind = TASKS.get(next((word for word in words[1:] if word in TASKS), ""))
+    if at is None or kind is None:
+        return ""
+    _, equals, value = words[at].partition("=")
+    try:
+        given = parse_yaml(value if equals else "".join(words[at + 1 : at + 2]))
+    except NOT_YAML:
+        return ""
+    meant = suggested_path(kind, option.lstrip("-").replace("-", "_"), given)
+    return f"; settings are given as {meant}" if meant else ""
