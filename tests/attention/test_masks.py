@@ -20,7 +20,6 @@ from regard.attention import (
     MonotonicWindow,
     MultiHeadAttention,
     NonLocal,
-    PredictiveWindow,
     StructuredAttention,
     index_sources,
 )
@@ -106,19 +105,6 @@ def test_mask_and_key_mask_together_allow_what_both_allow(name):
         found = module(STATES, STATES, STATES, key_mask=PADDING, mask=mask, need_weights=True)
         expected = module(STATES, STATES, STATES, mask=mask & PADDING.unsqueeze(1), need_weights=True)
         torch.testing.assert_close(tuple(found)[:2], tuple(expected)[:2])
-
-
-@pytest.mark.parametrize("padded", [False, True])
-def test_a_mask_of_pairs_leaves_a_source_as_long_as_it_is(padded):
-    attention = Attention(DotScore(), window=PredictiveWindow(E, 3))
-    pairs = torch.rand(N, N, N, generator=torch.Generator().manual_seed(6)) < 0.5
-    pairs[:, :, -1] = False
-    key_mask = PADDING if padded else None
-    found = attention(STATES, STATES, STATES, key_mask=key_mask, mask=pairs, need_weights=True)
-    expected = attention.attend(STATES, attention.memory(STATES, key_mask=key_mask), mask=pairs, need_weights=True)
-    torch.testing.assert_close(tuple(found), tuple(expected))
-    pairs[:, 0] = True  # what one query sees is nothing to the others
-    torch.testing.assert_close(attention(STATES, STATES, STATES, key_mask=key_mask, mask=pairs).context[:, 1:], found.context[:, 1:])
 
 
 @pytest.mark.parametrize("name", QUERIED)

@@ -68,10 +68,11 @@ def test_empty_missing_and_unknown_files_are_refused(tmp_path: Path) -> None:
     (tmp_path / "empty.tsv").write_text("")
     with pytest.raises(DataError, match=r"empty\.tsv: no lines"):
         read_pairs(tmp_path / "empty.tsv")
-    with pytest.raises(DataError, match=r"empty\.tsv: no lines"):
-        read_pairs(tmp_path / "empty.tsv", tmp_path / "empty.tsv")
+    (tmp_path / "empty.en").write_text("")
+    with pytest.raises(DataError, match=r"empty\.en: no lines"):
+        read_pairs(tmp_path / "empty.en", tmp_path / "empty.en")
     with pytest.raises(DataError, match=r"none\.de: no such file"):
-        read_pairs(tmp_path / "empty.tsv", tmp_path / "none.de")
+        read_pairs(tmp_path / "empty.en", tmp_path / "none.de")
     with pytest.raises(DataError, match=r"a\.txt: expected a \.jsonl, \.tsv, \.csv or \.tmx file"):
         read_pairs(tmp_path / "a.txt")
 

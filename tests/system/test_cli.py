@@ -276,7 +276,10 @@ def test_a_mistake_of_ours_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) 
         (["parameters", "nowhere.yaml"], "nowhere.yaml: no such configuration file"),
         (["train", "translation", "--out", "x", "--source", "", "--target", "a"], "'': no such file"),
         (["train", "translation", "--epochs", "3"], "No such option: --epochs; settings are given as training.epochs=3"),
-        (["train", "translation", "--learning-rate=0.1"], "No such option: --learning-rate; settings are given as training.learning_rate=0.1"),
+        (
+            ["train", "translation", "--learning-rate=0.1"],
+            "No such option: --learning-rate; settings are given as training.learning_rate=0.1",
+        ),
         (["train", "translation", "--frobnicate", "3"], "No such option: --frobnicate"),
         (["--nonsense"], "--nonsense"),
     ],

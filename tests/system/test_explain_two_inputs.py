@@ -184,7 +184,7 @@ def test_the_output_says_where_the_second_input_begins(call: Call, folder: Path,
     source, second = write(tmp_path / "a", tiny.TEXTS[0]), write(tmp_path / "b", SECOND[0])
     files = ["--source", source, "--second-source", second, "--json", tmp_path / "out.json"]
     answer = call("explain", folder / "run", "--method", "leave-one-out", *files)
-    lines = answer.out.decode().splitlines()[1:]
+    lines = answer.out.decode().splitlines()[2:]  # below what the lines and the scores are
     assert lines[0].startswith(f"1: {tiny.TEXTS[0]} | {SECOND[0]} -> ")
     (example,) = json.loads((tmp_path / "out.json").read_text())["examples"]
     assert example["first_inputs"] == (count := len(tiny.TEXTS[0].split()))

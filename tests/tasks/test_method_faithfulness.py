@@ -96,7 +96,7 @@ def test_a_word_without_known_links_counts_and_a_character_does_not(unit: Any, e
 
 @pytest.mark.parametrize("kind", ["classification", "lm"])
 def test_an_example_without_text_is_reported_and_the_others_keep_their_numbers(kind: str, tmp_path: Path) -> None:
-    file = tmp_path / "some.txt"
+    file = tmp_path / f"some.{'txt' if kind == 'lm' else 'tsv'}"
     file.write_text("ein Hund\n\nder Hund sieht\n" if kind == "lm" else "good\tthe joy of it\ngood\t\ngood\tof it\n", encoding="utf-8")
     if kind == "lm":
         tiny_language.run(tmp_path, training={"max_updates": 2})

@@ -197,8 +197,9 @@ class Attention(nn.Module):
         """Attend with queries (B, T, Dq) to keys (B, S, Dk) and values (B, S, Dv): `memory` and `attend` in one.
 
         Both masks are bool, True = may attend: `key_mask` (B, S) hides padding, `mask`, (S,) or (B, T, S) with any axis 1 for all, hides
-        pairs of query and key. `causal` hides later positions, too, aligned so that the last query attends to all. Other arguments, results
-        and errors as in `attend`.
+        pairs of query and key. `causal` hides later positions, too, aligned so that the last query attends to all. Positions that no query
+        may attend to are padding, also those of `mask`: a `PredictiveWindow` counts them out of the source's length, where `attend` takes
+        the length of its memory. Other arguments, results and errors as in `attend`.
         """
         # Otherwise a query (B, Dq) would be read as B queries to each of B examples.
         query_dim, key_dim = input_dims(self.score)
@@ -220,9 +221,6 @@ class Attention(nn.Module):
                 some = some & key_mask
             seen = some
         memory = self.memory(key, value, key_mask=seen)
-        if mask is not None:  # it hides pairs, so a source is as long as without it
-            whole = query.new_full((query.shape[0],), key.shape[1], dtype=memory.lengths.dtype)
-            memory = memory._replace(lengths=whole if key_mask is None else _reach(key_mask))
         # In self-attention a query may be padding, too: zeros send no NaN into the gradients of others.
         bad = ~finite_rows(query)
         query = query.masked_fill(bad.unsqueeze(-1), 0.0)

@@ -11,8 +11,7 @@ from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_ori
 
 from pydantic import BaseModel, ValidationError
 
-from regard.config.strict_yaml import dump_yaml
-from regard.errors import LONGEST_SHOWN, counted, shortened, shown
+from regard.errors import counted, shown
 
 # Maximum characters of a key in a message.
 LONGEST_NAME = 30
@@ -252,6 +251,4 @@ def written(value: Any) -> str:
         return {None: "null", True: "true", False: "false"}[value]
     if isinstance(value, float) and not math.isfinite(value):
         return str(value).replace("nan", ".nan").replace("inf", ".inf")
-    if isinstance(value, list | dict):
-        return shortened(dump_yaml(value, flow=True).strip(), LONGEST_SHOWN)
     return shown(value)
