@@ -220,7 +220,7 @@ FILE_VERBS: dict[str, list[str]] = {
     "parameters": ["parameters", "{file}"],
     "compare": ["compare", "{file}", "--out", "{out}"],
     "train translation": ["train", "translation", "--source", "{file}", "--target", "{file}", *SMALL, *TRAIN],
-    "train lm": ["train", "lm", "--text", "{file}", "model.embed_dim=4", "model.hidden_size=4", *TRAIN],
+    "train lm": ["train", "lm", "--text", "{file}", "model.embed_dim=4", "model.hidden_size=4", "data.context=separate", *TRAIN],
     "train classification": ["train", "classification", "--train", "{file}", *TRAIN],
     "train entailment": ["train", "entailment", "--train", "{file}", *TRAIN],
     "train captioning": ["train", "captioning", "--captions", "{file}", *TRAIN],
