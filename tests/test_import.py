@@ -62,7 +62,18 @@ OF_A_TRANSLATION = {
     },
     "data": {
         "synthetic",  # the names of the sets, in the help of `generate`
-        *("batching", "input_pairs", "lines", "link_lines", "markup", "markup_placement", "scripts", "shortlist", "text_encoder"),
+        *(
+            "batching",
+            "encodings",
+            "input_pairs",
+            "lines",
+            "link_lines",
+            "markup",
+            "markup_placement",
+            "scripts",
+            "shortlist",
+            "text_encoder",
+        ),
         *("token_arrays", "unigram", "vocabulary", "word_table"),
     },
     "viewer": set(),
