@@ -87,24 +87,21 @@ def explain(
         return
     refuse({"--output": output}, "not with --method; `regard view RUN --method NAME -o page.html` draws the scores, --json writes them")
     refuse({"--max-words": max_words, "--random-draws": random_draws}, "not with --method")
-    if text is not None:
-        from regard.tasks.explained_examples import batches_of_texts
+    methods = _methods(method)
+    from regard.tasks.explained_examples import batches_of_run, batches_of_texts
 
-        _explain(run, batches_of_texts(run, text), method, json_file)
+    if text is not None:
+        _explain(run, batches_of_texts(run, text), (method, methods), json_file)
         return
     if faithfulness is None:
         refuse({"--links": links, "--regions": regions, "--outputs": outputs}, "goes with --faithfulness FILE")
-        from regard.tasks.explained_examples import batches_of_run
-
         found = batches_of_run(run, _only_one(examples, source), target=target, second=second_source, images=images)
-        _explain(run, found, method, json_file)
+        _explain(run, found, (method, methods), json_file)
         return
     refuse({"--examples": examples, "--source": source}, "not with --faithfulness, which names the examples")
-    from regard.tasks.explained_examples import batches_of_run
     from regard.tasks.method_faithfulness import describe_table, measure_methods
     from regard.tasks.translation_evaluation import read_links
 
-    methods = _methods(method)
     batches = batches_of_run(run, faithfulness, target=target, second=second_source, images=images, regions=regions)
     known = None if links is None else read_links(links, link_unit)
     table = measure_methods(batches, methods, links=known, outputs=outputs or OUTPUTS, seed=seed)
@@ -113,13 +110,13 @@ def explain(
     _write(json_file, {"run": str(run), **table.to_json()})
 
 
-def _explain(run: Path, batches: Sequence[Any], method: list[str], json_file: Path | None) -> None:
+def _explain(run: Path, batches: Sequence[Any], asked: tuple[list[str], list[Any]], json_file: Path | None) -> None:
     from regard.tasks.explained_examples import describe_example, explain_batches
     from regard.tasks.method_faithfulness import undefined_lines
 
-    methods = _methods(method)
+    names, methods = asked
     found = explain_batches(batches, methods)
-    _refuse_undefined(method, found.refused.values())
+    _refuse_undefined(names, found.refused.values())
     if found.examples:
         write_line("number: inputs -> outputs; below, for each method and output, the inputs with the highest scores")
         if DEFAULT in methods:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from regard.data.lines import read_lines, single_line, stream_lines, unreadable, whole_characters
-from regard.data.tables import is_csv, names_columns, read_table
+from regard.data.tables import ending_of, is_csv, names_columns, read_table
 from regard.errors import DataError, listed, shown
 from regard.input_files import open_input
 from regard.progress import stage
@@ -94,7 +94,7 @@ def _read_text(path: Path, form: CaptionFormat, lines: Iterator[str]) -> list[En
 
 
 def _text_format(path: Path, head: str) -> CaptionFormat:
-    if path.name.lower().removesuffix(".gz").endswith(".jsonl"):
+    if ending_of(path) == ".jsonl":
         return "jsonl"
     if is_csv(path) or ("\t" not in head and names_columns(head, (IMAGES, CAPTIONS))):
         return "csv"

@@ -9,7 +9,7 @@ from itertools import islice
 from regard.errors import DataError
 
 SAMPLE = 2000
-"""Number of lines that are looked at."""
+"""Number of lines read to tell."""
 LEAST, SHARE = 20, 0.1
 """Number and share of lines that are not UTF-8, from which on a file is refused."""
 

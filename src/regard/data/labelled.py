@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain
@@ -16,7 +15,7 @@ from torch import Tensor
 from regard.data.batching import BatchPlan, plan_batches
 from regard.data.labelled_examples import ExampleList, LabelledExample
 from regard.data.lines import stream_bytes, stream_lines, whole_characters
-from regard.data.tables import ENDINGS, find_columns, is_csv, read_table
+from regard.data.tables import ENDINGS, ending_of, find_columns, is_csv, read_table
 from regard.data.vocabulary import PAD
 from regard.errors import ConfigError, DataError, counted, listed
 from regard.progress import stage
@@ -225,7 +224,7 @@ def _read(
     path: str | Path, encoding: Encoding, names: Sequence[Sequence[str]], parse_line: Callable[[str, str], list[str]] | None
 ) -> LabelledFile:
     lines = _lines(path, encoding)
-    ending = os.path.splitext(str(path).lower().removesuffix(".gz"))[1]
+    ending = ending_of(path)
 
     def rows() -> Iterator[tuple[int, list[str]]]:
         tracked = reading.track(lines)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import random
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from regard.data.lines import read_lines, stat_rereadable, stream_lines, unreadable, whole_characters, write_files
-from regard.data.tables import ENDINGS, is_csv, read_table
+from regard.data.tables import ENDINGS, ending_of, is_csv, read_table
 from regard.data.tmx import Languages, is_tmx, stream_tmx
 from regard.errors import ConfigError, DataError, counted, listed, shown
 from regard.progress import stage
@@ -141,7 +140,7 @@ def stream_pairs(
             raise DataError(f"{source}: a translation memory has one input, the model reads two")
         yield from stream_tmx(source, languages)
         return
-    ending = os.path.splitext(str(source).lower().removesuffix(".gz"))[1]
+    ending = ending_of(source)
     if ending in ENDINGS:
         yield from _from_table(source, columns, languages, apart)
     elif ending == ".jsonl":
@@ -159,7 +158,7 @@ def holds_pairs(path: str | Path) -> bool:
         >>> holds_pairs("a.csv"), holds_pairs("a.TSV.gz"), holds_pairs("a.en")
         (True, True, False)
     """
-    return str(path).lower().removesuffix(".gz").endswith(PAIR_ENDINGS)
+    return ending_of(path) in PAIR_ENDINGS
 
 
 def refuse_pairs(source: str | Path, target: str | Path, columns: Sequence[int] = (2,)) -> None:

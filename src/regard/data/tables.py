@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
@@ -82,6 +83,16 @@ def read_table(
     return Table(named=True, rows=((line, [None if at is None else row[at] for at in columns]) for line, row in found))
 
 
+def ending_of(path: str | Path) -> str:
+    """Return the ending of a file's name in lower case, without `.gz`.
+
+    Example:
+        >>> ending_of("a.TSV.gz"), ending_of("a")
+        ('.tsv', '')
+    """
+    return os.path.splitext(str(path).lower().removesuffix(".gz"))[1]
+
+
 def is_csv(path: str | Path) -> bool:
     """Return whether a file's name is that of a CSV file.
 
@@ -89,7 +100,7 @@ def is_csv(path: str | Path) -> bool:
         >>> is_csv("a.CSV"), is_csv("a.csv.gz"), is_csv("a.tsv")
         (True, True, False)
     """
-    return str(path).lower().removesuffix(".gz").endswith(".csv")
+    return ending_of(path) == ".csv"
 
 
 def names_columns(line: str, names: Sequence[Sequence[str]]) -> bool:
