@@ -11,6 +11,7 @@ one.
 
 from __future__ import annotations
 
+import re
 import statistics
 from collections import defaultdict
 from collections.abc import Iterator
@@ -63,6 +64,15 @@ def observed_spreads(kept: Path = KEPT) -> list[float]:
         if run["main"] in ("BLEU", "accuracy", "exact match"):
             scores[path.parts[-3], run["cell"]["data"], run["cell"]["variant"]].append(run["scores"][run["main"]])
     return [statistics.stdev(found) for found in scores.values() if len(found) > 1]
+
+
+def out_of_date(table: Path = RESULTS / "seed_test.json") -> bool:
+    """Whether the kept studies have grown so much since the studies of the table were drawn that it should be made again."""
+    drawn = re.search(r"from the (\d+) of .*at most ([\d.]+)\. ", read(table)["note"])
+    if drawn is None:
+        raise ValueError(f"{table}: expected the number of spreads and the largest in its note")
+    spreads = observed_spreads()
+    return int(drawn[1]) < 0.8 * len(spreads) or float(drawn[2]) < 0.8 * max(spreads)
 
 
 Study = tuple[list[RunScore], list[RunScore]]

@@ -28,6 +28,7 @@ from typing import Any
 
 import yaml
 from harness import RESULTS, ROOT, not_done, options, read, write
+from seed_test import out_of_date
 
 from regard.config.study import load_study
 from regard.metrics.seeds import MAX_SEEDS
@@ -193,6 +194,8 @@ def main() -> None:
             if load_study(ROOT / "studies" / f"{name}.yaml", data="data").checkpoints:
                 loss_table(name, kept, arguments.out)
     write_findings(arguments.out)
+    if out_of_date():
+        print("the kept studies have grown: now run benchmarks/seed_test.py, which draws from their spreads")
 
 
 if __name__ == "__main__":
