@@ -1,0 +1,53 @@
+"""benchmarks/area_gains.py, and what docs/studies.md says of its table."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+FINDINGS: dict[str, Any] = json.loads((ROOT / "docs" / "results" / "study_findings.json").read_text(encoding="utf-8"))
+
+
+@pytest.fixture
+def script(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    import area_gains
+
+    return area_gains
+
+
+def test_the_kept_table_is_that_of_the_findings(script: ModuleType) -> None:
+    kept = json.loads((ROOT / "docs" / "results" / "area_gains.json").read_text(encoding="utf-8"))
+    assert (kept["columns"], kept["rows"]) == script.rows(FINDINGS)
+
+
+def test_findings_without_the_study_are_an_error(script: ModuleType) -> None:
+    with pytest.raises(SystemExit, match="no row of li2018_small"):
+        script.rows({**FINDINGS, "rows": []})
+
+
+def test_the_studies_page_says_what_the_gains_are() -> None:
+    page = " ".join((ROOT / "docs" / "studies.md").read_text(encoding="utf-8").split())
+    found = [dict(zip(FINDINGS["columns"], row, strict=True)) for row in FINDINGS["rows"] if row[0] == "li2018_small"]
+    assert "Corrected for the hypotheses of the study, nothing is shown" in page
+    assert {row["verdict"] for row in found if row["seeds"] == 3} == {"not shown"}
+
+    def gains(model: str, kind: str) -> list[float]:
+        chosen = [row for row in found if row["data"] == "tokens" and model in row["hypothesis"] and row["hypothesis"].startswith(kind)]
+        assert chosen
+        return [row["measured gain"] for row in chosen]
+
+    assert "LSTMs with one head are ahead most, and by more with area features than with mean areas." in page
+    assert min(gains("1 head", "area features")) > max(gains("1 head", "areas are"))
+    assert "LSTMs with four heads are ahead by less." in page
+    assert min(gains("1 head", "area")) > max(gains("4 heads", "area")) > 0
+    assert "In Transformers, areas are behind, and the Small one by no less than the Tiny one." in page
+    assert max(gains("Transformer", "area")) < 0
+    for kind in ("areas are", "area features"):
+        assert gains("Transformer Small", kind) <= gains("Transformer Tiny", kind)
