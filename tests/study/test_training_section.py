@@ -92,6 +92,15 @@ def test_a_report_describes_the_training(tmp_path: Path) -> None:
         assert text.index("Training") > text.index("mean ± standard deviation")
         assert all(note in text for note in notes)
         assert "0.5 (plain); 0.25 (good)" in text
+        assert "CITATION.cff" in text
+
+
+def test_a_report_says_how_many_runs_were_best_at_their_last_evaluation(tmp_path: Path) -> None:
+    rising = [{"step": 4, "loss": 2.0, "accuracy": 0.5}, {"step": 8, "loss": 2.5, "accuracy": 0.75}]
+    for seed, curve in ((1, rising), (2, CURVE)):
+        keep(tmp_path, "a", "plain", seed, curve=curve)
+    notes = training_notes(report_of(tmp_path))
+    assert "Best at the last evaluation: 1 of 2 runs. Longer training may improve their scores." in notes
 
 
 def test_settings_that_differ_are_told_by_data_set_where_they_can_be(tmp_path: Path) -> None:

@@ -152,7 +152,7 @@ def markdown(report: Report) -> str:
             lines += [note, ""]
     lines += ["Command of the first run of each row:", "", "```console"]
     lines += [row.command for row in report.rows]
-    return "\n".join([*lines, "```", ""])
+    return "\n".join([*lines, "```", "", CITE, ""])
 
 
 METHODS_NOTE = (
@@ -161,6 +161,7 @@ METHODS_NOTE = (
     "on a model of shuffled weights, near 0 is good. Mean ± standard deviation over the seeds."
 )
 RUNS_NOTE = "Scores of each run: runs.csv beside this report; the files in results have more."
+CITE = "To cite: Regard (its CITATION.cff), and the papers of the mechanisms, which `regard list` names."
 LENGTHS = "BLEU by source length in words, mean over the runs (few sentences vary much)"
 SENTENCES = "number of sentences"
 VERDICTS = (
@@ -306,7 +307,12 @@ def page(report: Report, *, style: str | None = None) -> str:
         parts += ["<h2>Hypotheses</h2>", f"<ul>{lines}</ul>", _as_html(*found), f"<p>{escape(VERDICTS)}</p>"]
     if (training := training_table(report)) is not None:
         parts += ["<h2>Training</h2>", _as_html(*training), *(f"<p>{escape(note)}</p>" for note in training_notes(report))]
-    parts += [curves(report), "<h2>Commands</h2>", f"<pre>{escape(chr(10).join(run['command'] for run in report.runs))}</pre>"]
+    parts += [
+        curves(report),
+        "<h2>Commands</h2>",
+        f"<pre>{escape(chr(10).join(run['command'] for run in report.runs))}</pre>",
+        f"<p>{escape(CITE)}</p>",
+    ]
     title = f"<title>{escape(study.title or study.name)}</title>"
     title += f"<style>{STYLE}</style>" if style is None else f'<link rel="stylesheet" href="{escape(style)}">'
     return f'<!doctype html><html lang="en"><head><meta charset="utf-8">{title}</head><body>{"".join(parts)}</body></html>\n'

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from regard.config.base import LOWER_IS_BETTER
-from regard.errors import listed
+from regard.errors import counted, listed
 from regard.study.report import Report, run_name
 from regard.study.training_figures import SIZES
 
@@ -61,10 +61,15 @@ def scored_weights(run: Mapping[str, Any], settings: Mapping[str, Any]) -> Score
     """
     if found := run.get("scored"):
         return Scored(found["metric"], found["value"], found["updates"][-1], len(found["updates"]))
+    return None if settings.get("training.average_checkpoints", 1) > 1 else _best_evaluation(run, settings)
+
+
+def _best_evaluation(run: Mapping[str, Any], settings: Mapping[str, Any]) -> Scored | None:
+    # The first of the best ones by the validation metric; None without the metric or without a finite value.
     metric, sign = settings.get("training.metric"), -1 if settings.get("training.metric") in LOWER_IS_BETTER else 1
     measured = [(point.get(metric), point["step"]) for point in run["curve"]]
     points = [(sign * value, -step) for value, step in measured if value is not None and math.isfinite(value)]
-    if metric is None or not points or settings.get("training.average_checkpoints", 1) > 1:
+    if metric is None or not points:
         return None
     value, step = max(points)
     return Scored(metric, sign * value, -step, 1)
@@ -107,12 +112,15 @@ def _told(report: Report, name: str) -> str:
 
 
 def training_notes(report: Report) -> list[str]:
-    """Return what is known of the scored weights and of the numbers of examples, a sentence each."""
+    """Return what is known of the scored weights, of the best evaluations and of the numbers of examples, a sentence each."""
     notes = list[str]()
     known = [scored for run in report.runs if (scored := scored_weights(run, report.settings.get(run_name(run), {})))]
     if ways := list(dict.fromkeys(filter(None, map(_chosen, report.settings.values())))):
         means = sum(each.averaged > 1 for each in known)
         notes.append(f"Scored weights: {'; or '.join(ways)}{f' (a mean in {means} of {len(known)} runs)' if means else ''}.")
+    best = [(run, found) for run in report.runs if (found := _best_evaluation(run, report.settings.get(run_name(run), {})))]
+    if last := sum(found.update == run["curve"][-1]["step"] for run, found in best):
+        notes.append(f"Best at the last evaluation: {last} of {counted(len(best), 'run')}. Longer training may improve their scores.")
     sizes: dict[str, list[str]] = {}
     for run in report.runs:
         if all(name in run for name in SIZES):
