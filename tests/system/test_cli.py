@@ -216,7 +216,7 @@ def interrupt_and_resume(
     assert f"step {events[-1]['step']}  resume" in err
     finished, out, err = call(*words)  # once more: nothing is left to do, and it says so
     assert (finished, digest(out).decode().strip()) == (0, undisturbed)
-    assert "train" not in err
+    assert "  train" not in err
     assert b"30 updates (training.max_updates)" in out
 
 

@@ -23,6 +23,8 @@ training = typer.Typer(
     rich_markup_mode=None,
 )
 
+LIMITS = {"epochs": "all epochs", "max_updates": "training.max_updates"}
+"""Settings that end a training, and how the result names them."""
 LABELLED = {
     "train": "labelled examples: .jsonl, .tsv, .csv, or lines of a label and a text (may be .gz)",
     "valid": "validation examples; default: hold out some training examples",
@@ -123,10 +125,13 @@ def _train(
     if result.interrupted is not None:
         write_message(f"stopped by signal {result.interrupted} after update {result.step}; the same command resumes")
         raise typer.Exit(128 + result.interrupted)
-    why = {"epochs": "all epochs", "max_updates": "training.max_updates", "patience": "training.patience"}.get(result.reason, result.reason)
+    why = {**LIMITS, "patience": "training.patience"}.get(result.reason, result.reason)
     write_line(
         f"{counted(result.step, 'update', form=',')} ({why}); model in {result.model}; sha256 of the last weights {result.weights_sha256}"
     )
+    if result.reason in LIMITS and result.best_step == result.step:
+        limit, metric = getattr(settings.training, result.reason), settings.training.metric
+        write_message(f"{metric} was best at the last evaluation: training.{result.reason} above {limit:,} may give a better model")
     if examples is not None:
         describe_labels(evaluate_labels(open_sentence_run(out), examples), write_line)
 
