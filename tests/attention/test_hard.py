@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from typing import Literal
 
 import pytest
 import torch
@@ -493,3 +494,13 @@ def test_recording_what_is_drawn_in_evaluation_records_it_and_changes_nothing():
     assert torch.equal(found, plain)
     assert torch.equal(recorded[0].weights[:, 0], plain)
     assert torch.equal(torch.rand(3), after)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("mode", ["argmax", "expected"])
+def test_a_choice_can_be_traced(mode: Literal["argmax", "expected"]) -> None:
+    weights, other = torch.rand(2, 3, 5), torch.rand(2, 3, 5)
+    choice = HardChoice(mode).eval()
+    program = torch.jit.trace(lambda given: tuple(choice(given)), (weights,), check_trace=False)
+    for found, expected in zip(program(other), choice(other), strict=True):
+        assert torch.equal(found, expected)

@@ -492,10 +492,23 @@ def test_settings_are_shown():
         assert part in shown
 
 
+GAP = torch.ones(2, 7, dtype=torch.bool).index_fill(1, torch.tensor([3]), False)
+
+
+@pytest.mark.parametrize("padding", [(0, 0), (2, 0), (0, 2), (7, 0)], ids=str)
+def test_a_cache_of_items_forms_the_areas_of_the_sequence(padding: tuple[int, int]) -> None:
+    attention, x = MultiHeadAttention(10, 2, areas=Areas(3)).eval(), torch.randn(2, 7, 10)
+    mask = torch.ones(2, 7, dtype=torch.bool)
+    mask[0, : padding[0]] = mask[0, 7 - padding[1] :] = False
+    found = attention.attend_items(x, attention.items(x, mask)).context
+    torch.testing.assert_close(found, attention(x, x, x, key_mask=mask).context)
+
+
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
         (lambda plain, areas, scored, x: scored.items(x), "needs scaled dot products"),
+        (lambda plain, areas, scored, x: areas.items(x, GAP), "without a gap"),
         (lambda plain, areas, scored, x: areas.attend_items(x, plain.items(x)), "the store is one of items"),
         (lambda plain, areas, scored, x: plain.attend_items(x, plain.items(x)._replace(of_areas=True)), "the store is one of areas"),
         (lambda plain, areas, scored, x: plain.areas_of(plain.memory(x, x)), "an attention with areas"),

@@ -140,7 +140,7 @@ def test_a_file_of_pairs_may_hold_second_inputs(tmp_path: Path) -> None:
             read_pairs(write(tmp_path, "b.tsv", [line]), columns=columns)
     lacking = write(tmp_path, "b.jsonl", ['{"source": "a", "target": "b"}'])
     assert read_pairs(lacking, columns=(2, 3)) == [("a", "b")]
-    with pytest.raises(DataError, match='line 1: expected a text under "second", there is none'):
+    with pytest.raises(DataError, match='line 1: expected a text under "second", found the keys'):
         read_pairs(lacking, columns=(3,))
 
 

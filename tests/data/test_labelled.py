@@ -56,34 +56,49 @@ def test_latin_1_lines_end_at_line_feeds_alone(tmp_path: Path) -> None:
     assert [example.texts for example in read_sentences(path, encoding="latin-1").examples] == [("caf\xe9 \x85 x",), ("b",)]
 
 
-SICK = "pair_ID\tsentence_A\tsentence_B\trelatedness_score\tentailment_judgment\n1\ta dog\tan animal\t4.5\tyes\n2\ta dog\ta cat\t3\tno\n"
-SNLI = "gold_label\tsentence1_parse\tsentence1\tsentence2\nyes\t(a)\ta dog\tan animal\n-\t(a)\ta dog\tx\nno\t(a)\ta dog\ta cat\n"
+SICK = (
+    "pair_ID\tsentence_A\tsentence_B\trelatedness_score\tentailment_judgment\n"
+    "1\ta dog\tan animal\t4.5\tentailment\n2\ta dog\ta cat\t3\tneutral\n"
+)
+SNLI = (
+    "gold_label\tsentence1_parse\tsentence1\tsentence2\nentailment\t(a)\ta dog\tan animal\n-\t(a)\ta dog\tx\nneutral\t(a)\ta dog\ta cat\n"
+)
 OFFICIAL = [
-    {"gold_label": "yes", "sentence1": "a dog", "sentence2": "an animal", "pairID": "3", "annotator_labels": ["yes", "no"]},
+    {
+        "gold_label": "entailment",
+        "sentence1": "a dog",
+        "sentence2": "an animal",
+        "pairID": "3",
+        "annotator_labels": ["entailment", "neutral"],
+    },
     {"gold_label": "-", "sentence1": "a dog", "sentence2": "x"},
-    {"gold_label": "no", "sentence1": "a dog", "sentence2": "a cat"},
+    {"gold_label": "neutral", "sentence1": "a dog", "sentence2": "a cat"},
 ]
 
 
 @pytest.mark.parametrize(
     ("name", "text", "dropped"),
     [
-        ("a.tsv", "yes\ta dog\tan animal\nno\ta dog\ta cat\n", 0),
-        ("a.tsv", "label\tpremise\thypothesis\nyes\ta dog\tan animal\nno\ta dog\ta cat\n", 0),
+        ("a.tsv", "entailment\ta dog\tan animal\nneutral\ta dog\ta cat\n", 0),
+        ("a.tsv", "label\tpremise\thypothesis\nentailment\ta dog\tan animal\nneutral\ta dog\ta cat\n", 0),
         ("SICK.txt", SICK, 0),
         ("SICK.txt", SICK.replace("\n", "\r\n"), 0),
         ("snli.txt", SNLI, 1),
         ("snli.jsonl", "".join(json.dumps(item) + "\n" for item in OFFICIAL), 1),
         (
             "a.jsonl",
-            '{"label": "yes", "premise": "a dog", "hypothesis": "an animal"}\n{"label": "no", "premise": "a dog", "hypothesis": "a cat"}',
+            '{"label": "entailment", "premise": "a dog", "hypothesis": "an animal"}\n'
+            '{"label": "neutral", "premise": "a dog", "hypothesis": "a cat"}',
             0,
         ),
     ],
 )
 def test_every_format_gives_the_same_pairs(tmp_path: Path, name: str, text: str, dropped: int) -> None:
     file = read_entailment(put(tmp_path / name, text))
-    assert [(label, texts) for label, texts, _ in file.examples] == [("yes", ("a dog", "an animal")), ("no", ("a dog", "a cat"))]
+    assert [(label, texts) for label, texts, _ in file.examples] == [
+        ("entailment", ("a dog", "an animal")),
+        ("neutral", ("a dog", "a cat")),
+    ]
     assert file.dropped == dropped
 
 

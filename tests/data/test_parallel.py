@@ -52,7 +52,11 @@ def test_unequal_files_are_refused_with_both_counts(tmp_path: Path) -> None:
         ("a.jsonl", '{"source": "a"', "line 2: not JSON"),
         ("a.jsonl", "[" * 100_000, "line 2: not JSON"),
         ("a.jsonl", '["a", "b"]', "line 2: expected an object .* found list"),
-        ("a.jsonl", '{"source": "a"}', 'line 2: expected a text under "target", there is none'),
+        (
+            "a.jsonl",
+            '{"source": "a"}',
+            'line 2: expected a text under "target", found the keys source; data.languages',
+        ),
         ("a.jsonl", '{"source": null, "target": "b"}', 'line 2: expected a text under "source", found NoneType'),
     ],
 )

@@ -18,7 +18,7 @@ from regard.data.lines import read_lines, scan_lines
 from regard.data.parallel import stream_pairs
 from regard.data.shards import ParallelText
 from regard.data.tables import DELIMITERS
-from regard.errors import DataError
+from regard.errors import ConfigError, DataError
 
 
 def table(rows: list[list[str]], delimiter: str = ",", **options: Any) -> str:
@@ -58,10 +58,13 @@ def test_a_line_break_in_a_cell_is_a_space_and_later_errors_name_the_right_line(
         ("source,target\na,b,c\n", "line 2: 3 columns, expected 2 as in line 1; a text with ',' stands in double quotes"),
         ("source,target\na,b\n\nc,d\n", "line 3: an empty line, expected 2 columns as in line 1"),
         ('source,target\na,"b\nc,d\n', "line 2: not CSV: a quote is not closed"),
+        ('source,target\n"a,b\n' + "a dog,ein Hund\n" * 10_000, "line 2: not CSV: a quote is not closed"),
+        ("source,target\na\rb,c\n", "line 2: not CSV: a carriage return within a line; such a cell stands in double quotes"),
         ('source,target\na,"b"c\n', "line 2: not CSV: .*; a quote within quotes is written twice"),
         ("source,source,target\na,b,c\n", "line 1: 2 columns are named source"),
         ("source,target\n", "no lines, expected at least one sentence pair"),
-        ("source,target\ra,b\r", "line 1: expected a header"),
+        ("source,target\ra,b\r", "line 1: expected a header .*; its lines end in carriage returns"),
+        ("a,b\n", r"line 1: expected a header .*; data\.languages=\[A, B\] takes columns A and B"),
     ],
 )
 def test_what_is_no_table_of_pairs_names_its_line(tmp_path: Path, text: str, message: str) -> None:
@@ -80,6 +83,76 @@ def test_languages_name_columns_and_a_tsv_file_may_have_a_header(tmp_path: Path)
     (tmp_path / "a.tsv").write_text("source\ttarget\na\n")
     with pytest.raises(DataError, match=r"a\.tsv, line 2: 1 column, but the first line names at least 2"):
         read_pairs(tmp_path / "a.tsv")
+
+
+HEADERS = [
+    ("German,English,source", ("German", "English"), ("a", "b")),
+    ("English,German,source", ("German", "English"), ("b", "a")),
+    ("target,source,German", ("target", "source"), ("a", "b")),
+    ("source,target,note", ("German", "English"), ("a", "b")),
+    ("German,source,target", ("German", "English"), None),
+]
+
+
+@pytest.mark.parametrize(("header", "languages", "expected"), HEADERS)
+@pytest.mark.parametrize("ending", ["csv", "tsv"])
+def test_columns_of_languages_come_before_all_others(
+    tmp_path: Path, header: str, languages: tuple[str, str], expected: tuple[str, str] | None, ending: str
+) -> None:
+    text = f"{header}\na,b,c\n"
+    path = tmp_path / f"a.{ending}"
+    path.write_text(text if ending == "csv" else text.replace(",", "\t"))
+    if expected is not None:
+        assert read_pairs(path, languages=languages) == [expected]
+        return
+    with pytest.raises(DataError, match=r"line 1: (expected a header that names|names languages)"):
+        read_pairs(path, languages=languages)
+
+
+def test_languages_that_a_first_line_does_not_name_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.tsv").write_text("English\tDeutsch\na\tb\n")
+    with pytest.raises(DataError, match=r"line 1: names languages, but data\.languages is \[German, English\]; .*move it down"):
+        read_pairs(tmp_path / "a.tsv", languages=("German", "English"))
+    with pytest.raises(ConfigError, match="expected two different columns"):
+        read_pairs(tmp_path / "a.tsv", languages=("English", "english"))
+
+
+def test_objects_may_have_the_names_of_languages(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"translation": {"de": "ein", "en": "one"}}\n{"de": "zwei", "en": "two"}\n{"source": "three", "target": "drei"}\n')
+    assert read_pairs(path, languages=("en", "de")) == [("one", "ein"), ("two", "zwei"), ("three", "drei")]
+    with pytest.raises(DataError, match=r'line 1: expected a text under "source", found the keys translation, de, en; data\.languages=\[A'):
+        read_pairs(path)
+
+
+def test_cells_may_be_long_and_have_any_line_breaks(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text('source,target\n"a\rb\r\nc\nd",' + "x" * 300_000 + "\n", newline="")
+    assert read_pairs(path) == [("a b c d", "x" * 300_000)]
+
+
+@pytest.mark.parametrize(("name", "text"), [("a.tsv", "sep=\t\nsource\ttarget\na\tb\n"), ("a.csv", '"SEP=;"\nsource;target\na;b\n')])
+def test_a_line_may_tell_the_separator(tmp_path: Path, name: str, text: str) -> None:
+    (tmp_path / name).write_text(text)
+    assert read_pairs(tmp_path / name) == [("a", "b")]
+
+
+def test_a_separator_that_a_tsv_file_does_not_have_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.tsv").write_text("sep=;\nsource;target\na;b\n")
+    with pytest.raises(DataError, match=r"line 1: 'sep=;', but cells of a \.tsv file have tabs between them"):
+        read_pairs(tmp_path / "a.tsv")
+
+
+@pytest.mark.parametrize("name", ["a.csv", "a.csv.gz", "a.CSV.GZ"])
+def test_gzip_data_is_read_under_any_name(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_bytes(gzip.compress(b"source,target\na,b\n"))
+    assert read_pairs(tmp_path / name) == [("a", "b")]
+
+
+def test_text_in_utf_16_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_bytes("source,target\na,b\n".encode("utf-16"))
+    with pytest.raises(DataError, match=r"a\.csv: is UTF-16.* iconv -f UTF-16 -t UTF-8"):
+        read_pairs(tmp_path / "a.csv")
 
 
 def test_two_inputs_are_columns(tmp_path: Path) -> None:
@@ -103,12 +176,38 @@ def test_labelled_tables(tmp_path: Path) -> None:
         ("good", ("so; so",), 2),
         ('no "fun"', ("bad",), 3),
     ]
-    path.write_text("label,premise,hypothesis\nyes,a,b\n-,a,b\n")
+    path.write_text("label,premise,hypothesis\nneutral,a,b\n-,a,b\n")
     found = read_entailment(path)
     assert ([own.texts for own in found.examples], found.dropped) == ([("a", "b")], 1)
+    path.write_text("label,premise,hypothesis\n+,a,b\n-,a,b\n")
+    found = read_entailment(path)
+    assert ([own.label for own in found.examples], found.dropped) == (["+", "-"], 0)
+    (tmp_path / "a.tsv").write_text("label\ttext\na\tb\tc\n")
+    with pytest.raises(DataError, match="line 2: 3 columns, but the first line names 2; a text has no tab"):
+        read_sentences(tmp_path / "a.tsv")
+    (tmp_path / "a.txt").write_text("label,text\na,b c\n")
+    with pytest.raises(DataError, match=r"a\.txt, line 1: names the columns of a table: name the file \.csv"):
+        read_sentences(tmp_path / "a.txt")
     path.write_text("good,a joy\n")
     with pytest.raises(DataError, match=r"a\.csv, line 1: expected a header that names the columns label .* and text \(or sentence\)"):
         read_sentences(path)
+
+
+def test_a_first_line_in_other_words_is_told(tmp_path: Path, messages: list[str]) -> None:
+    for first, told in (("sentiment\treview", True), ("good\treview", False)):
+        (tmp_path / "a.tsv").write_text(f"{first}\n" + "good\tfine\nbad\tawful\n" * 6)
+        assert len(read_sentences(tmp_path / "a.tsv").examples) == 13
+        assert any("line 1: no other line has its label, 'sentiment'; if it is a header" in text for text in messages) == told
+        messages.clear()
+
+
+def test_utf_8_is_read_so_whatever_the_setting(tmp_path: Path, messages: list[str]) -> None:
+    text = "gut\tschön\nschlecht\tübel\n"
+    for encoding in ("utf-8", "latin-1"):
+        (tmp_path / "a.tsv").write_bytes(text.encode(encoding))
+        examples = read_sentences(tmp_path / "a.tsv", encoding="latin-1").examples
+        assert [own.texts for own in examples] == [("schön",), ("übel",)]
+    assert [text for text in messages if "is UTF-8, and read so, despite data.encoding=latin-1" in text] == messages[:1]
 
 
 @pytest.mark.parametrize(
@@ -140,6 +239,7 @@ def test_captions_as_they_are_passed_around(tmp_path: Path, name: str, text: str
         ("a.jsonl", "[]\n", "line 1: expected an object with an image and its caption, found list"),
         ("a.jsonl", '{"image": "a.png"}\n', "line 1: expected one of the keys caption, text, comment, captions, found image"),
         ("a.jsonl", '{"image": "a.png", "captions": []}\n', 'line 1: expected a text, or a list of at least one, under "captions"'),
+        ("a.jsonl", '{"image": "a.png", "text": "x", "captions": ["y"]}\n', "line 1: has both text and captions; give one of them"),
         ("a.jsonl", '{"image": "a.png", "caption": 3}\n', 'line 1: expected a text under "caption"'),
     ],
 )
@@ -161,7 +261,14 @@ def test_cells_quoted_as_a_spreadsheet_does_it_are_told_in_tsv(tmp_path: Path, m
 
 @pytest.mark.parametrize(
     ("first", "refused"),
-    [("English\tGerman", True), ("Englisch\tDeutsch", True), ("German\tDeutsch", False), ("it\tes", False), ("Dog\tGerman", False)],
+    [
+        ("English\tGerman", True),
+        ("Englisch\tDeutsch", True),
+        ("en_GB\tde_DE", True),
+        ("German\tDeutsch", False),
+        ("it\tes", False),
+        ("Dog\tGerman", False),
+    ],
 )
 def test_a_first_line_that_names_two_languages_is_refused(tmp_path: Path, first: str, refused: bool) -> None:
     (tmp_path / "a.tsv").write_text(f"{first}\na\tb\n")

@@ -181,6 +181,17 @@ def test_a_hugging_face_model_passes(name: str) -> None:
     assert report["padding amount" if "padding amount" in verdicts(report) else "padding amount: input_ids"].verdict == "ok"
 
 
+def test_a_classifier_with_a_decoder_names_the_model_to_check() -> None:
+    sizes = {"d_model": 24, "encoder_layers": 1, "decoder_layers": 1, "encoder_ffn_dim": 32, "decoder_ffn_dim": 32}
+    heads = {"encoder_attention_heads": 3, "decoder_attention_heads": 3}
+    ids = {"vocab_size": 60, "pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2, "decoder_start_token_id": 2}
+    model = transformers.BartForSequenceClassification(transformers.BartConfig(**sizes, **heads, **ids, max_position_embeddings=64))
+    for batch in ((), ({"input_ids": torch.full((4, 9), 7), "attention_mask": torch.ones(4, 9)},)):
+        with pytest.raises(ConfigError, match=r"reads the input of the encoder.* regard\.check\(model\.base_model\), a BartModel"):
+            check(model, *batch)
+    assert_no_leaks(model.base_model)
+
+
 def test_a_cache_of_recurrent_layers_is_read_as_generate_does() -> None:
     found = verdicts(report_of("RecurrentGemma"))
     assert found["cache"] == "ok"

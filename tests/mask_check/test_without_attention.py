@@ -164,3 +164,27 @@ class Tied(nn.Module):
 
 def test_nan_of_the_fused_path_is_placed_in_the_layer_whose_turn_it_is() -> None:
     assert check(Model(Tied()).eval(), tokens(), causal=True)["finite values"].module == "layer.layers.1.self_attn"
+
+
+class Simultaneous(nn.Module):
+    """A decoder whose first target position reads the first source position alone; `diagonal` 0 hides each target from itself."""
+
+    def __init__(self, diagonal: int) -> None:
+        super().__init__()
+        self.embed, self.positions, self.diagonal = nn.Embedding(V, E), nn.Embedding(64, E), diagonal
+        self.own = nn.MultiheadAttention(E, 2, batch_first=True, add_zero_attn=True)
+        self.cross = nn.MultiheadAttention(E, 2, batch_first=True)
+        self.head = nn.Linear(E, V)
+
+    def forward(self, src: Tensor, tgt: Tensor) -> Tensor:
+        x, y = (self.embed(side) + self.positions(torch.arange(side.shape[1])) for side in (src, tgt))
+        whole = torch.ones(tgt.shape[1], max(tgt.shape[1], src.shape[1]), dtype=torch.bool)
+        y = y + self.own(y, y, y, attn_mask=whole[:, : tgt.shape[1]].triu(self.diagonal))[0]
+        return self.head(y + self.cross(y, x, x, attn_mask=whole[:, : src.shape[1]].triu(1))[0])
+
+
+@pytest.mark.parametrize("diagonal", [0, 1])
+def test_a_query_of_another_sequence_need_not_count(diagonal: int) -> None:
+    found = check(Simultaneous(diagonal), {"src": tokens(), "tgt": tokens()[:, :6].flip(1)}, causal=True)
+    assert found.ok == bool(diagonal)
+    assert found["own token: tgt"].module == (None if diagonal else "own")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 
 import numpy as np
@@ -145,3 +146,5 @@ def test_holm_is_never_below_what_went_in_and_keeps_the_order() -> None:
     assert significance.holm(values) == pytest.approx([0.4, 0.005, 0.12, 0.12, 0.9])
     assert significance.holm([]) == []
     assert significance.holm([0.7, 0.8]) == [1.0, 1.0]
+    with pytest.raises(DataError, match="p-values: expected numbers from 0 to 1"):
+        significance.holm([math.nan, 0.01])

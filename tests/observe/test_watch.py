@@ -209,6 +209,29 @@ def test_the_model_may_run_in_a_thread() -> None:
     assert [call.layer for call in seen] == ["h.0", "h.1"]
 
 
+def test_a_thread_that_ran_before_goes_on_unseen() -> None:
+    model, ids, errors, stopped = GPT(flash=True), torch.randint(37, (1, 5)), list[Exception](), threading.Event()
+
+    def run() -> None:
+        while not stopped.is_set():
+            try:
+                model(torch.randint(37, (2, 7)))
+            except Exception as error:
+                errors.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    shapes = set()
+    for _ in range(30):
+        with regard.watch(model) as seen:
+            model(ids)
+        shapes |= {(call.layer, tuple(call.weights.shape[-2:])) for call in seen}
+    stopped.set()
+    thread.join()
+    assert not errors
+    assert shapes == {("h.0", (5, 5)), ("h.1", (5, 5))}
+
+
 @pytest.mark.parametrize("reentrant", [True, False])
 def test_what_is_computed_again_in_the_backward_pass_is_not_counted_again(reentrant: bool) -> None:
     class Saving(GPT):

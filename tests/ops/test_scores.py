@@ -86,6 +86,14 @@ def test_extreme_scores_stay_finite():
     assert weights.tolist() == [[1.0, 0.0, 0.0]]
 
 
+@pytest.mark.parametrize(
+    ("dtype", "size"), [(torch.float16, 1e4), (torch.float16, 6e-8), (torch.bfloat16, 1e20), (torch.float32, 3e38), (torch.float32, 1e-42)]
+)
+def test_cosines_do_not_depend_on_lengths(dtype: torch.dtype, size: float):
+    query = torch.full((1, 64), size, dtype=dtype)
+    assert ops.cosine_scores(query, torch.cat([query, -query, 0 * query])).tolist() == [[1.0, -1.0, 0.0]]
+
+
 @pytest.mark.parametrize("function", [ops.dot_scores, ops.scaled_dot_scores, ops.cosine_scores])
 def test_a_wrong_last_axis_is_named_with_both_shapes(function):
     with pytest.raises(ShapeError, match=r"\(3, 5\).*\(7, 2\).*5 and 2"):

@@ -149,6 +149,15 @@ def test_only_what_a_variant_says_is_named() -> None:
     assert unused_in_study(study, beside=Path()) == ["a-y-1: model.order=3 has no effect: model.attention=none"]
     study = validate({**tree, **common, "variants": {"x": {}, "y": {**order, "seeds": [2]}}}, "here", kind=StudyConfig)
     assert unused_in_study(study, beside=Path()) == ["a-y-2: model.order=3 has no effect: model.attention=none"]
+    own = {"settings": {"training": {"max_updates": 7, "epochs": 3, "seed": 5}}}
+    study = validate({**tree, "budget": {"updates": 2}, "variants": {"x": own}}, "here", kind=StudyConfig)
+    assert unused_in_study(study, beside=Path()) == [
+        "a-x-1: training.seed=5 has no effect: seeds=[1, 2]",
+        "a-x-1: training.max_updates=7 has no effect: budget.updates=2",
+        "a-x-1: training.epochs=3 has no effect: budget.updates=2",
+    ]
+    study = validate({**tree, "variants": {"x": own}}, "here", kind=StudyConfig)
+    assert unused_in_study(study, beside=Path()) == ["a-x-1: training.seed=5 has no effect: seeds=[1, 2]"]
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "studies").glob("*.yaml")), ids=lambda path: path.stem)

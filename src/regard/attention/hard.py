@@ -143,7 +143,8 @@ class HardChoice(nn.Module):
         broken = probability.isnan().any(-1)
         chosen = chosen.masked_fill(broken.unsqueeze(-1), torch.nan)
         log_prob = ops.position_log_prob(weights, position).masked_fill(broken, torch.nan)
-        return HardChoiceOutput(chosen.to(weights.dtype), log_prob, entropy, (position >= 0) & (mode == "sample"))
+        sampled = position >= 0 if mode == "sample" else torch.zeros_like(position, dtype=torch.bool)
+        return HardChoiceOutput(chosen.to(weights.dtype), log_prob, entropy, sampled)
 
     def extra_repr(self) -> str:
         """Show the settings."""

@@ -240,14 +240,19 @@ class MultiHeadAttention(nn.Module):
     def items(self, states: Tensor, key_mask: Tensor | None = None) -> IndexedMemory:
         """Project states (B, S, E) to keys and values of a cache for decoding; `key_mask` (B, S) bool, True = may attend.
 
+        With areas, the positions of a row that may be attended are without a gap, as with padding: the table of the cache holds only these,
+        and its neighbours form areas. `memory` and `attend` take any mask.
+
         Raises:
-            ConfigError: the attention has its own scores.
+            ConfigError: the attention has its own scores; or it has areas, and the mask a gap.
         """
         if self.score is not None:
             raise ConfigError("items: a key-value cache needs scaled dot products, not another score")
         check_states("MultiHeadAttention.items", "states", states, "S", self.key.in_features)
         if key_mask is not None:
             check_key_mask(key_mask, states.shape[:2], "MultiHeadAttention.items")
+            if self.areas is not None and bool((key_mask[:, 1:] & ~key_mask[:, :-1]).sum(1).add(key_mask[:, :1].sum(1)).gt(1).any()):
+                raise ConfigError("items: areas need a key_mask without a gap, as with padding; `memory` and `attend` take any")
             states = states.masked_fill(~key_mask.unsqueeze(-1), 0.0)
         key, value = (part.unflatten(-1, (self.num_heads, self.head_dim)) for part in ops.joint_linear(states, (self.key, self.value)))
         return index_sources(key, value, key_mask)

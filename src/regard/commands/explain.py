@@ -85,8 +85,9 @@ def explain(
             raise ConfigError("explain: give --text SENTENCE, or --examples FILE of labelled examples, or --method and files")
         _explain_labels(run, examples, (max_words or MAX_WORDS, random_draws or RANDOM_DRAWS, seed), json_file, output)
         return
-    refuse({"--output": output}, "not with --method; `regard view RUN --method NAME -o page.html` draws the scores, --json writes them")
-    refuse({"--max-words": max_words, "--random-draws": random_draws}, "not with --method")
+    way = "--method" if text is None else "--text"
+    refuse({"--output": output}, f"not with {way}; `regard view RUN --method NAME -o page.html` draws the scores, --json writes them")
+    refuse({"--max-words": max_words, "--random-draws": random_draws}, f"not with {way}")
     methods = _methods(method)
     from regard.tasks.explained_examples import batches_of_run, batches_of_texts
 

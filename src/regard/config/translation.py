@@ -34,7 +34,8 @@ class TranslationDataConfig(Frozen):
     target: str | None = Field(default=None, description="training target sentences, line by line with `source`")
     languages: tuple[str, str] | None = Field(
         default=None,
-        description="source and target of .tmx files, or columns of tables: [en, de]; absent: the file's source language, and the other",
+        description="source and target of .tmx files, or columns of tables and keys of .jsonl: [en, de]; absent: the source language of a "
+        ".tmx file and the other",
     )
     second_source: str | None = Field(
         default=None, description="a second input beside the sources, line by line with them; needs `model.second`"

@@ -27,6 +27,8 @@ def unused_settings(config: RunConfig) -> dict[str, str]:
 def unused_in_study(study: StudyConfig, *, beside: Path) -> list[str]:
     """Return the settings of variants that have no effect in their runs, as `unused_settings` does; not those common to all variants.
 
+    Those that the study's seeds and budget replace are among them.
+
     Args:
         study: the study.
         beside: folder of the study's file.
@@ -39,12 +41,16 @@ def unused_in_study(study: StudyConfig, *, beside: Path) -> list[str]:
         ['a-y-1: training.rho=0.9 has no effect: training.optimizer=adamw']
     """
     notes, seen = [], set[tuple[str, str]]()
+    fixed = {"training.seed": f"seeds={list(study.seeds)}"}
+    if study.budget is not None:
+        fixed |= dict.fromkeys(("training.max_updates", "training.epochs"), f"budget.updates={study.budget.updates}")
     for cell in study_cells(study):
         own = flatten(study.variants[cell.variant].settings)
         own = own if (cell.data, cell.variant) not in seen else {}
         seen.add((cell.data, cell.variant))
         found = unused_settings(cell_config(study, cell, folder=beside)) if own else {}
         notes += [f"{cell.name}: {note}" for path, note in found.items() if any(f"{key}.".startswith(f"{path}.") for key in own)]
+        notes += [f"{cell.name}: {path}={_shown(own[path])} has no effect: {says}" for path, says in fixed.items() if path in own]
     return notes
 
 

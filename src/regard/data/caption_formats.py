@@ -127,6 +127,8 @@ def _from_objects(lines: Iterator[str], path: Path) -> Iterator[tuple[int, str, 
         if image is None or caption is None:
             wanted = listed(IMAGES if image is None else (*CAPTIONS, "captions"))
             raise DataError(f"{where}: expected one of the keys {wanted}, found {listed(item) or 'none'}")
+        if "captions" in item and caption != "captions":
+            raise DataError(f"{where}: has both {caption} and captions; give one of them")
         texts = item[caption] if isinstance(item[caption], list) else [item[caption]]
         if not texts:
             raise DataError(f'{where}: expected a text, or a list of at least one, under "{caption}"')

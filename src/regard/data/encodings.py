@@ -22,16 +22,29 @@ def refuse_other_encoding(lines: Iterable[bytes], path: str) -> None:
         path: its name, for errors.
 
     Raises:
-        DataError: of the first `SAMPLE` lines at least `LEAST`, and more than `SHARE` of them, are not UTF-8.
+        DataError: they begin as UTF-16 does; or of the first `SAMPLE` lines at least `LEAST`, and more than `SHARE` of them, are not UTF-8.
 
     Example:
         >>> refuse_other_encoding(["größer".encode()] * 30, "a.txt")
     """
     sample = list(islice(lines, SAMPLE))
+    if sample and sample[0].startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) and b"\0" in b"".join(sample[:2]):
+        raise DataError(f"{path}: is UTF-16, which Windows calls Unicode; save it as UTF-8, such as by iconv -f UTF-16 -t UTF-8")
     wrong = sum(not _is_utf8(line) for line in sample)
     if wrong >= LEAST and wrong > SHARE * len(sample):
         advice = "save it as UTF-8, such as by iconv -f WINDOWS-1252 -t UTF-8 (labelled examples: or give data.encoding=latin-1)"
         raise DataError(f"{path}: {wrong} of the first {len(sample)} lines are not UTF-8, perhaps Windows-1252; {advice}")
+
+
+def all_utf8(lines: Iterable[bytes]) -> bool:
+    """Return whether lines are UTF-8 beyond doubt: they have other characters than those of ASCII, and all of these are UTF-8.
+
+    Example:
+        >>> all_utf8(["gr\u00fcn".encode()]), all_utf8(["gr\u00fcn".encode("latin-1")]), all_utf8([b"green"])
+        (True, False, False)
+    """
+    other = [line for line in lines if not line.isascii()]
+    return bool(other) and all(map(_is_utf8, other))
 
 
 class Validation:

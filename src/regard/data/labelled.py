@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, cast
 
@@ -13,12 +13,13 @@ import torch
 from torch import Tensor
 
 from regard.data.batching import BatchPlan, plan_batches
+from regard.data.encodings import SAMPLE, all_utf8
 from regard.data.labelled_examples import ExampleList, LabelledExample
 from regard.data.lines import stream_bytes, stream_lines, whole_characters
-from regard.data.tables import ENDINGS, ending_of, find_columns, is_csv, read_table
+from regard.data.tables import ENDINGS, ending_of, find_columns, is_csv, names_columns, read_table
 from regard.data.vocabulary import PAD
-from regard.errors import ConfigError, DataError, counted, listed
-from regard.progress import stage
+from regard.errors import ConfigError, DataError, counted, listed, shown
+from regard.progress import message, stage
 from regard.strict_json import parse_json
 
 Encoding = Literal["utf-8", "latin-1"]
@@ -27,8 +28,8 @@ Encoding = Literal["utf-8", "latin-1"]
 LABELS = ("label", "gold_label", "entailment_judgment", "class", "category")
 TEXTS = (("text", "sentence"),)
 PAIRS = (("premise", "sentence1", "sentence_A"), ("hypothesis", "sentence2", "sentence_B"))
-# SNLI and MultiNLI's label of pairs without agreement among annotators.
-NO_LABEL = "-"
+# SNLI and MultiNLI's labels, and that of pairs without agreement among annotators.
+OFFICIAL, NO_LABEL = ("entailment", "neutral", "contradiction"), "-"
 
 
 class LabelledFile(NamedTuple):
@@ -81,7 +82,7 @@ def read_entailment(path: str | Path, *, encoding: Encoding = "utf-8") -> Labell
       ("entailment_judgment", "sentence_A", "sentence_B"), of SNLI and MultiNLI, or by the names above, those; else three: label, premise,
       hypothesis.
 
-    Pairs labelled "-" (no agreement) are dropped and counted.
+    Pairs labelled "-" (no agreement) are dropped and counted, where the other labels are those of SNLI and MultiNLI.
 
     Args:
         path: the file; its name may end in `.gz`.
@@ -100,7 +101,8 @@ def read_entailment(path: str | Path, *, encoding: Encoding = "utf-8") -> Labell
     """
     file = _read(path, encoding, PAIRS, None)
     examples = ExampleList.of(file.examples)
-    kept = examples.codes != (examples.names.index(NO_LABEL) if NO_LABEL in examples.names else -1)
+    official = {name.lower() for name in examples.names} <= {*OFFICIAL, NO_LABEL}
+    kept = examples.codes != (examples.names.index(NO_LABEL) if NO_LABEL in examples.names and official else -1)
     if not kept.any():
         raise DataError(f"{path}: every pair is labelled {NO_LABEL!r}, expected at least one with a label")
     return file._replace(examples=examples.chosen(kept), dropped=len(kept) - int(kept.sum()))
@@ -235,7 +237,10 @@ def _read(
         elif ending in ENDINGS or parse_line is None:
             yield from _from_table(tracked, str(path), names)
         else:
-            yield from ((number, parse_line(line, f"{path}, line {number}")) for number, line in enumerate(tracked, 1))
+            for number, line in enumerate(tracked, 1):
+                if number == 1 and names_columns(line, (LABELS, *names)):
+                    raise DataError(f"{path}, line 1: names the columns of a table: name the file .csv")
+                yield number, parse_line(line, f"{path}, line {number}")
 
     def examples() -> Iterator[LabelledExample]:
         for number, (label, *texts) in rows():
@@ -247,13 +252,29 @@ def _read(
         found = ExampleList.of(examples())
     if not found:
         raise DataError(f"{path}: no lines, expected at least one labelled example")
+    _tell_header(path, found, names)
     return LabelledFile(str(path), found, 0)
+
+
+def _tell_header(path: str | Path, found: ExampleList, names: Sequence[Sequence[str]]) -> None:
+    """Tell of a first line that may be a header in other words: no other example has its label, and every other label has two or more."""
+    counts, first = np.bincount(found.codes), found[0]
+    if first.line == 1 and len(found) >= 10 and counts[found.codes[0]] == 1 and (counts == 1).sum() == 1:
+        wanted = " and ".join(known[0] for known in (LABELS, *names))
+        message(
+            f"{path}, line 1: no other line has its label, {shown(first.label)}; if it is a header, name the columns {wanted}", warning=True
+        )
 
 
 def _lines(path: str | Path, encoding: Encoding) -> Iterator[str]:
     if encoding == "utf-8":
         return stream_lines(path)
-    return (line.decode(encoding) for line in stream_bytes(path, mark=False))
+    lines = stream_bytes(path, mark=False)
+    sample = list(islice(lines, SAMPLE))
+    if all_utf8(sample):
+        message(f"{path}: is UTF-8, and read so, despite data.encoding={encoding}", warning=True)
+        return stream_lines(path)
+    return (line.decode(encoding) for line in chain(sample, lines))
 
 
 def _from_table(lines: Iterator[str], path: str, names: Sequence[Sequence[str]]) -> Iterator[tuple[int, list[str]]]:

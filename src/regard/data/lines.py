@@ -162,7 +162,7 @@ def stream_bytes(path: str | Path, *, mark: bool = True) -> Iterator[bytes]:
 
 
 def stream_chunks(path: str | Path) -> Iterator[bytes]:
-    """Yield the bytes of a file, unpacked if its name ends in `.gz`.
+    """Yield the bytes of a file, unpacked if they are gzip data.
 
     Raises:
         DataError: see `read_lines`; raised during iteration.
@@ -241,14 +241,28 @@ class _Digested:
 
 @contextlib.contextmanager
 def _opened(path: str | Path, file: io.BufferedReader, through: Any) -> Iterator[BinaryIO]:
-    """Open a file's bytes through a wrapper, decompressed if its name ends in `.gz`."""
-    if not str(path).endswith(".gz"):
+    """Open a file's bytes through a wrapper, decompressed if they are gzip data."""
+    if is_gzip(path, file):
+        with gzip.GzipFile(fileobj=through) as stream:
+            yield cast(BinaryIO, stream)
+    else:
         yield through
-        return
-    if file.peek(2)[:2] != _GZIP_MAGIC:
+
+
+def is_gzip(path: str | Path, file: io.BufferedReader) -> bool:
+    """Return whether a file at its beginning is gzip data, under whatever name.
+
+    Raises:
+        DataError: its name ends in `.gz`, and it is not.
+
+    Example:
+        >>> is_gzip("a.txt", io.BufferedReader(io.BytesIO(gzip.compress(b"a"))))
+        True
+    """
+    found = file.peek(2)[:2] == _GZIP_MAGIC
+    if not found and str(path).lower().endswith(".gz"):
         raise DataError(f"{path}: expected gzip data (by its name), found something else")
-    with gzip.GzipFile(fileobj=through) as stream:
-        yield cast(BinaryIO, stream)
+    return found
 
 
 def iter_lines(stream: BinaryIO, name: str | Path = "standard input") -> Iterator[str]:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import random
+import re
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 
 from regard.data.lines import read_lines, stat_rereadable, stream_lines, unreadable, whole_characters, write_files
-from regard.data.tables import ENDINGS, ending_of, is_csv, read_table
+from regard.data.tables import ENDINGS, ending_of, is_csv, names_any, read_table
 from regard.data.tmx import Languages, is_tmx, stream_tmx
 from regard.errors import ConfigError, DataError, counted, listed, shown
 from regard.progress import stage
@@ -18,8 +20,9 @@ SentencePair = tuple[str, str]
 
 PAIR_ENDINGS = (".jsonl", ".tsv", ".csv", ".tmx")
 """Files that hold both sides."""
-# Columns of source, target and second input in a header; those of the languages count, too.
+# Columns of source, target and second input in a header, where none has the name of a language.
 COLUMNS, SECOND = (("source", "src"), ("target", "tgt")), ("second", "second_source")
+_REGION = re.compile("[a-z]{2}[-_][a-z]{2}")
 
 
 def read_pairs(
@@ -32,10 +35,11 @@ def read_pairs(
 ) -> list[SentencePair]:
     r"""Read sentence pairs from two text files, or from one `.jsonl`, `.tsv`, `.csv` or `.tmx` file.
 
-    With two files, line i of one belongs to line i of the other. A `.jsonl` line is an object with the keys "source" and "target" (others
-    are ignored). A `.tsv` line is two columns with a tab between them, without quoting. A `.csv` file begins with a header of the columns
-    "source" (or "src") and "target" (or "tgt"), or of `languages`; a `.tsv` file may (`regard.data.tables.read_table`). For `.tmx` see
-    `regard.data.tmx.stream_tmx`. Any of them may end in `.gz`. Lines as in `read_lines`; none is skipped.
+    With two files, line i of one belongs to line i of the other. A `.jsonl` line is an object with the keys "source" and "target", or with
+    those of `languages`, also within "translation" (others are ignored). A `.tsv` line is two columns with a tab between them, without
+    quoting. A `.csv` file begins with a header of the columns "source" (or "src") and "target" (or "tgt"), or those of `languages`, if it
+    has any of these; a `.tsv` file may (`regard.data.tables.read_table`). For `.tmx` see `regard.data.tmx.stream_tmx`. Any of them may be
+    compressed by gzip. Lines as in `read_lines`; none is skipped.
 
     Args:
         source: the file of source sentences, or the one file of pairs.
@@ -123,6 +127,7 @@ def stream_pairs(
         apart: the file of second inputs, if they have one: then JSON objects may have none.
 
     Raises:
+        ConfigError: both languages are the same.
         DataError: see `read_pairs`; raised when the iteration comes there. Of two files the shorter one ends the iteration: compare
             their lines before (`regard.data.lines.scan_lines`). Files without any pair yield none.
 
@@ -140,12 +145,14 @@ def stream_pairs(
             raise DataError(f"{source}: a translation memory has one input, the model reads two")
         yield from stream_tmx(source, languages)
         return
+    if languages is not None and languages[0].lower() == languages[1].lower():
+        raise ConfigError(f"data.languages: [{', '.join(languages)}], expected two different columns")
     ending = ending_of(source)
     if ending in ENDINGS:
         yield from _from_table(source, columns, languages, apart)
     elif ending == ".jsonl":
         for number, line in enumerate(stream_lines(source), start=1):
-            yield _from_json(line, f"{source}, line {number}", columns, apart=apart)
+            yield _from_json(line, f"{source}, line {number}", columns, languages=languages, apart=apart)
     else:
         endings = f"{listed(PAIR_ENDINGS[:-1])} or {PAIR_ENDINGS[-1]}"
         raise DataError(f"{source}: expected a {endings} file of pairs, or a second file with the targets (--target)")
@@ -299,15 +306,20 @@ def unequal_lines(path: str | Path, lines: int, other: str | Path, expected: int
 def _from_table(
     source: str | Path, columns: Sequence[int], languages: Languages | None, apart: str | Path | None
 ) -> Iterator[SentencePair]:
-    names = [*COLUMNS] if languages is None else [[*known, own] for known, own in zip(COLUMNS, languages, strict=True)]
     both = [SECOND] if 3 in columns or apart is not None else []
     optional, advice = len(both) if 2 in columns else 0, "" if languages else "; data.languages=[A, B] takes columns A and B"
-    table = read_table(stream_lines(source), str(source), [*names, *both], quoted=is_csv(source), optional=optional, advice=advice)
+    lines = stream_lines(source)
+    head = next(lines, None)
+    names = COLUMNS if languages is None or not names_any(head or "", languages, quoted=is_csv(source)) else [[own] for own in languages]
+    whole = chain([] if head is None else [head], lines)
+    table = read_table(whole, str(source), [*names, *both], quoted=is_csv(source), optional=optional, advice=advice)
     for number, row in table.rows:
         where = f"{source}, line {number}"
         if not table.named:
-            if number == 1 and languages is None and (told := _languages([cell or "" for cell in row])):
-                raise DataError(f"{where}: names languages; data.languages=[{', '.join(told)}] takes them as columns, or remove this line")
+            if number == 1 and (told := _languages([cell or "" for cell in row], languages)):
+                wanted = f", but data.languages is [{', '.join(languages)}]" if languages else ""
+                advice = f"data.languages=[{', '.join(told)}] takes them as columns; if this line is a pair, move it down"
+                raise DataError(f"{where}: names languages{wanted}; {advice}")
             yield _from_columns([cell for cell in row if cell is not None], where, columns)
             continue
         first, target, second = (*row, None)[:3]
@@ -318,9 +330,11 @@ def _from_table(
         yield first if second is None else join_inputs(first, second), target
 
 
-def _languages(cells: Sequence[str]) -> list[str]:
-    """Return cells that all name languages, different ones; else none. "German" beside "Deutsch" is a pair."""
+def _languages(cells: Sequence[str], wanted: Sequence[str] | None) -> list[str]:
+    """Return cells that all name languages, different ones, or of which one is wanted; else none. "German" beside "Deutsch" is a pair."""
     names = [cell.strip().lower() for cell in cells]
+    if (wanted is not None and {name.lower() for name in wanted} & set(names)) or all(map(_REGION.fullmatch, names)):
+        return [cell.strip() for cell in cells]
     if not all(name.isalpha() and len(name) < 20 for name in names):
         return []
     from babel import Locale
@@ -343,7 +357,9 @@ def _from_columns(cells: Sequence[str], where: str, columns: Sequence[int]) -> S
     return "\t".join(inputs), target
 
 
-def _from_json(line: str, where: str, columns: Sequence[int], *, apart: str | Path | None = None) -> SentencePair:
+def _from_json(
+    line: str, where: str, columns: Sequence[int], *, languages: Languages | None = None, apart: str | Path | None = None
+) -> SentencePair:
     try:
         item = parse_json(line)
     except (ValueError, RecursionError) as error:
@@ -353,12 +369,15 @@ def _from_json(line: str, where: str, columns: Sequence[int], *, apart: str | Pa
     if apart is not None and "second" in item:
         raise DataError(f'{where}: has a "second" input, and so has {apart}; give one of them')
     two = 3 in columns and (2 not in columns or "second" in item)
-    for key in ("source", "second", "target") if two else ("source", "target"):
+    item = {**item, **item["translation"]} if isinstance(item.get("translation"), dict) else item
+    one, other = languages if languages is not None and any(name in item for name in languages) else ("source", "target")
+    for key in (one, "second", other) if two else (one, other):
         if not isinstance(item.get(key), str):
-            found = f"found {type(item[key]).__name__}" if key in item else "there is none"
-            raise DataError(f'{where}: expected a text under "{key}", {found}')
-    source = join_inputs(item["source"], item["second"]) if two else item["source"]
-    return whole_characters(source), whole_characters(item["target"])
+            found = f"found {type(item[key]).__name__}" if key in item else f"found the keys {listed(item) or 'none'}"
+            advice = "" if languages or key in item else "; data.languages=[A, B] takes keys A and B"
+            raise DataError(f'{where}: expected a text under "{key}", {found}{advice}')
+    source = join_inputs(item[one], item["second"]) if two else item[one]
+    return whole_characters(source), whole_characters(item[other])
 
 
 def _as_line(text: str, number: int, side: str) -> str:

@@ -10,12 +10,16 @@ from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
+from regard.data.lines import MAX_LINE_BYTES
 from regard.errors import DataError, counted, listed, shown
 from regard.progress import message
 
 DELIMITERS = (",", ";", "\t", "|")
 """What may separate the cells of a `.csv` file; the header says which."""
 ENDINGS = (".csv", ".tsv")
+csv.field_size_limit(max(csv.field_size_limit(), MAX_LINE_BYTES))  # its own is 131,072 characters
+CARRIAGE_RETURNS = "; its lines end in carriage returns (old Macintosh): end them in line feeds"
+_BREAK = re.compile("\r\n|\r|\n")
 # Spreadsheets write a quote within quotes twice.
 _QUOTED = re.compile(r'"(?:[^"]|"")*""(?:[^"]|"")*"')
 
@@ -62,7 +66,9 @@ def read_table(
     if head is None:
         return Table(named=False, rows=iter(()))
     delimiters: Sequence[str] = DELIMITERS if quoted else ("\t",)
-    if quoted and (told := re.fullmatch("sep=(.)", head)):
+    if told := re.fullmatch('"?sep=(.)"?', head, re.IGNORECASE):
+        if not quoted and told[1] != "\t":
+            raise DataError(f"{path}, line 1: {shown(head)}, but cells of a .tsv file have tabs between them: name the file .csv")
         delimiters, head, number = [told[1]], next(lines, ""), 2
     where = f"{path}, line {number}"
     for delimiter in delimiters:
@@ -72,13 +78,14 @@ def read_table(
             break
     else:
         if quoted:
+            advice = CARRIAGE_RETURNS if "\r" in head else advice
             raise DataError(f"{where}: expected a header that names the columns {_wanted(names, optional)}, found {shown(head)}{advice}")
         whole = _told_quotes(chain([head], lines), path, number)
         return Table(named=False, rows=((line, list(row.split("\t"))) for line, row in enumerate(whole, number)))
     found = (
         _csv_rows(lines, path, delimiter, number, len(cells))
         if quoted
-        else _tab_rows(_told_quotes(lines, path, number + 1), path, number, columns)
+        else _tab_rows(_told_quotes(lines, path, number + 1), path, number, len(cells), columns)
     )
     return Table(named=True, rows=((line, [None if at is None else row[at] for at in columns]) for line, row in found))
 
@@ -101,6 +108,23 @@ def is_csv(path: str | Path) -> bool:
         (True, True, False)
     """
     return ending_of(path) == ".csv"
+
+
+def names_any(line: str, names: Sequence[str], *, quoted: bool) -> bool:
+    """Return whether a cell of a header is one of these names, in any letter case.
+
+    Args:
+        line: the header.
+        names: names of columns.
+        quoted: whether the file is a CSV file.
+
+    Example:
+        >>> names_any("German;English", ["german", "French"], quoted=True), names_any("Germany,1", ["German"], quoted=True)
+        (True, False)
+    """
+    tables = [_header(line, delimiter) for delimiter in DELIMITERS] if quoted else [line.split("\t")]
+    wanted = {name.lower() for name in names}
+    return any(cell.strip().lower() in wanted for cells in tables for cell in cells)
 
 
 def names_columns(line: str, names: Sequence[Sequence[str]]) -> bool:
@@ -178,20 +202,31 @@ def _csv_rows(lines: Iterator[str], path: str, delimiter: str, header: int, widt
         except StopIteration:
             return
         except csv.Error as error:
-            problem = "a quote is not closed" if "end of data" in str(error) else f"{error}; a quote within quotes is written twice"
-            raise DataError(f"{path}, line {number}: not CSV: {problem}") from error
+            raise DataError(f"{path}, line {number}: not CSV: {_problem(str(error))}") from error
         if len(cells) != width:
             if not cells:
                 raise DataError(f"{path}, line {number}: an empty line, expected {width} columns as in line {header}")
             advice = f"; a text with {shown(delimiter)} stands in double quotes" if len(cells) > width else ""
             raise DataError(f"{path}, line {number}: {counted(len(cells), 'column')}, expected {width} as in line {header}{advice}")
-        yield number, [" ".join(cell.split("\n")) for cell in cells]
+        yield number, [_BREAK.sub(" ", cell) for cell in cells]
 
 
-def _tab_rows(lines: Iterator[str], path: str, header: int, columns: Sequence[int | None]) -> Iterator[tuple[int, list[str]]]:
+def _problem(error: str) -> str:
+    if "end of data" in error:
+        return "a quote is not closed"
+    if "field limit" in error:
+        return f"a cell of more than {MAX_LINE_BYTES:,} characters; perhaps a quote is not closed"
+    if "new-line character" in error:
+        return "a carriage return within a line; such a cell stands in double quotes"
+    return f"{error}; a quote within quotes is written twice"
+
+
+def _tab_rows(lines: Iterator[str], path: str, header: int, width: int, columns: Sequence[int | None]) -> Iterator[tuple[int, list[str]]]:
     least = max(at for at in columns if at is not None) + 1
     for number, line in enumerate(lines, header + 1):
         cells = line.split("\t")
         if len(cells) < least:
             raise DataError(f"{path}, line {number}: {counted(len(cells), 'column')}, but the first line names at least {least}")
+        if len(cells) > width:
+            raise DataError(f"{path}, line {number}: {counted(len(cells), 'column')}, but the first line names {width}; a text has no tab")
         yield number, cells

@@ -10,7 +10,7 @@ from typing import BinaryIO, NamedTuple, cast
 
 import numpy as np
 
-from regard.data.lines import iter_lines, unreadable
+from regard.data.lines import is_gzip, iter_lines, unreadable
 from regard.errors import DataError
 from regard.input_files import open_input
 from regard.progress import track
@@ -88,7 +88,7 @@ def _stream(path: str | Path) -> Iterator[str]:
     number = 0
     try:
         with open_input(path) as raw:
-            stream = cast(BinaryIO, gzip.GzipFile(fileobj=raw)) if str(path).endswith(".gz") else raw
+            stream = cast(BinaryIO, gzip.GzipFile(fileobj=raw)) if is_gzip(path, raw) else raw
             for number, line in enumerate(iter_lines(stream, Path(path)), start=1):  # noqa: B007 - an error tells how far it came
                 yield line
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:

@@ -102,6 +102,9 @@ def hugging_face_adapter(model: Any, batch: Inputs | None) -> Adapter:
     mask = ("attention_mask",) if batch is None or "attention_mask" in batch else ()
     source = Sequence(name, mask=mask, pad=pad if mask or _ends_in_padding(model, batch) else None, companions=companions)
     if model.config.is_encoder_decoder:
+        if type(model).__name__.endswith("ForSequenceClassification") and "decoder_input_ids" not in (batch or {}):
+            base = f"check the model it is built on: regard.check(model.base_model), a {type(model.base_model).__name__}"
+            raise ConfigError(f"{type(model).__name__}: its decoder reads the input of the encoder, which a check varies alone; {base}")
         return _encoder_decoder(model, batch, source)
     if not _is_decoder(model):
         return Adapter((source,), _call)

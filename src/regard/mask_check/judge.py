@@ -255,6 +255,8 @@ def own_token(survey: Survey, sequence: Sequence) -> Result:
     whole = same_rows(survey.sizes.rows, survey.base.positions)
     columns = survey.base.positions[sequence.name][row]
 
+    others = {other.name for other in survey.template.sequences} - {sequence.name}
+
     def match(part: slice) -> Match:
         positions = {key: [pairs[row]] for key, pairs in whole.positions.items()}
         return Match([(row, row)], positions | {sequence.name: [(columns[part], columns[part])]}, sequence.name)
@@ -271,6 +273,8 @@ def own_token(survey: Survey, sequence: Sequence) -> Result:
         if any(axis.label == sequence.name and axis.offset for axis in layout) or not survey.learns(call.module):
             continue
         entered = [other for other in survey.views if other.key == Key(call, "in") and other in views]
+        if any(axis.label in others for other in entered for axis in survey.layout(other) or ()):
+            continue  # attention to another sequence: a query that may attend to one position only does not count
         if moved(place, slice(1, None)) and not moved(place, slice(0, 1)) and any(moved(other, slice(0, 1)) for other in entered):
             found = survey.compare_at(place, (survey.views[place], views[place]), match(slice(0, 1)))
             origin = describe(survey, survey.events, place, found)

@@ -198,7 +198,7 @@ def calibration_error(probabilities: Sequence[float] | np.ndarray, correct: Sequ
         raise DataError("probabilities: expected numbers from 0 to 1")
     if bins < 1:
         raise DataError(f"bins {bins}: expected 1 or more")
-    place = np.clip(np.ceil(confidence * bins).astype(int) - 1, 0, bins - 1)
+    place = np.searchsorted(np.arange(1, bins) / bins, confidence)  # a value at the upper end of a bin is in it
     gaps = np.abs(np.bincount(place, hits, bins) - np.bincount(place, confidence, bins))
     return Score("calibration error", 100 * float(gaps.sum()) / len(confidence), "%", f"n:{len(confidence)}|bins:{bins}|width:equal")
 

@@ -200,10 +200,15 @@ def bootstrap_interval(metric: str, counts: np.ndarray, *, samples: int = 1000, 
 def holm(p_values: Sequence[float]) -> list[float]:
     """Correct p-values for multiple comparisons (Holm, 1979).
 
+    Raises:
+        DataError: one is not from 0 to 1.
+
     Example:
         >>> holm([0.01, 0.04, 0.03])
         [0.03, 0.06, 0.06]
     """
+    if not all(0 <= value <= 1 for value in p_values):
+        raise DataError("p-values: expected numbers from 0 to 1")
     corrected, worst = [0.0] * len(p_values), 0.0
     for rank, number in enumerate(sorted(range(len(p_values)), key=lambda i: p_values[i])):
         worst = max(worst, min(1.0, (len(p_values) - rank) * p_values[number]))

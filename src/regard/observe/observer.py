@@ -105,6 +105,7 @@ class Observer:
         self._weights: dict[int, list[str]] = {}  # of the outermost call that is running
         self._turns: Counter[tuple[int, str]] = Counter()
         self._left: list[Scope] = []
+        self._elsewhere = frozenset[threading.Thread]()
         self._work = _Work(self._by_hand, self._retract, self._left.append)
         self._mode = _Mode(self._see)
         self._hooks = Hooks(model, names, self._enter, self._leave)
@@ -128,13 +129,15 @@ class Observer:
         """
         if any(self._names.keys() & other._names.keys() for other in _active):
             raise ConfigError(f"watch: {type(self._model).__name__} is being watched already; use what that block records")
+        # What ran before goes on with other work; threads that start in the block belong to it.
+        self._elsewhere = frozenset(threading.enumerate()) - {threading.current_thread()}
         with ExitStack() as stack:
             _active.append(self)
             stack.callback(_active.remove, self)
             stack.callback(self._abandon, len(_get_current_function_mode_stack()))
             stack.enter_context(fast_path_kept(_Mode))
             stack.enter_context(layouts_told(self._layout))
-            stack.enter_context(removals_told(lambda: self.removals.append(len(self.calls))))
+            stack.enter_context(removals_told(self._removed))
             stack.enter_context(recording(self._own, areas=self._areas, wanted=self._wants))
             stack.enter_context(self._hooks)
             modules = [module for module in self._model.modules() if id(module) in self._names]
@@ -162,7 +165,7 @@ class Observer:
         """Call a method other than `forward` as a call of its module, unless the module is already active."""
         scopes = self._work.scopes
         given = any(isinstance(value, Tensor) for value in (*args, *kwargs.values()))
-        if not given or torch.compiler.is_compiling() or in_backward() or any(scope.module is module for scope in scopes):
+        if not given or self._is_elsewhere() or any(scope.module is module for scope in scopes):
             return own(module, *args, **kwargs)
         self._enter(self._names[id(module)], module, args, kwargs)
         scopes[-1].method = True
@@ -172,12 +175,16 @@ class Observer:
             self._leave(module)
 
     def _enter(self, name: str, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if torch.compiler.is_compiling() or in_backward():
+        if self._is_elsewhere():
             return
         self.reached = True
         self._work.scopes.append(Scope(name, module, args, kwargs))
         if len(self._work.scopes) == 1:  # nothing is slowed down if nothing is watched
             self._mode.__enter__()
+
+    def _is_elsewhere(self) -> bool:
+        """Whether a call is not one of the watched block: the compiler's, one of a backward pass, or another thread's."""
+        return torch.compiler.is_compiling() or in_backward() or threading.current_thread() in self._elsewhere
 
     def _leave(self, module: nn.Module) -> None:
         work = self._work
@@ -331,12 +338,13 @@ class Observer:
         if name not in self._wanted:
             return func(*args, **kwargs)
         kind: Kind = "self" if given["key"] is given["query"] else "cross"
-        self._work.scopes.append(Scope(name, around.module, kind=kind, num_heads=given["num_heads"]))
+        scopes = self._work.scopes
+        scopes.append(Scope(name, around.module, kind=kind, num_heads=given["num_heads"]))
         try:
             with self._mode:
                 return open_multi_head()(*args, **kwargs)
         finally:
-            self._work.scopes.pop()
+            scopes.pop()
 
     def _flex(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         out = flex_attention(*args, **kwargs)  # the mode is off meanwhile: a tile is not a call of its own
@@ -392,6 +400,10 @@ class Observer:
         name = self._names[id(recorded.attention)]
         areas = None if recorded.area_weights is None else _copied(self._chosen(recorded.area_weights))
         self._take(name, _own_kind(name, self._work.scopes), _copied(self._chosen(recorded.weights)), areas)
+
+    def _removed(self) -> None:
+        if not self._is_elsewhere():
+            self.removals.append(len(self.calls))
 
     def _layout(self, layout: tuple[int, int] | None) -> None:
         if self._work.scopes:

@@ -130,9 +130,16 @@ def cosine_scores(query: Tensor, key: Tensor, sharpness: Tensor | float = 1.0) -
         [[1.0, 0.0]]
     """
     _check_last(query, key, "cosine_scores")
-    # The customary 1e-12 is 0 in float16, where a zero vector would then be 0 / 0.
-    smallest = max(1e-12, torch.finfo(key.dtype).tiny)
-    return sharpness * (F.normalize(query, dim=-1, eps=smallest) @ F.normalize(key, dim=-1, eps=smallest).transpose(-1, -2))
+    return sharpness * (_unit(query) @ _unit(key).transpose(-1, -2))
+
+
+def _unit(vectors: Tensor) -> Tensor:
+    # The square of a large or small number overflows or vanishes, so first the largest component becomes 1. That changes no direction, and
+    # so no gradient: the factor is a constant. The length is then 1 or more, but for zero vectors.
+    if not vectors.shape[-1]:
+        return vectors
+    largest = vectors.detach().abs().amax(-1, keepdim=True)
+    return F.normalize(vectors / largest.masked_fill(largest == 0, 1.0), dim=-1, eps=1.0)
 
 
 def location_scores(projected: Tensor, size: int) -> Tensor:
