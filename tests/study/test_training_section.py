@@ -75,16 +75,19 @@ def test_a_report_describes_the_training(tmp_path: Path) -> None:
             keep(tmp_path, "a", variant, seed, training={"learning_rate": rate}, training_examples=5000, validation_examples=452)
     report = report_of(tmp_path)
     assert training_table(report) == (
-        ["setting", "value"],
+        ["setting, or variant", "value, or settings of its own"],
         [
             ["model.encoder.type", "rnn"],
             ["training.optimizer", "adamw"],
             ["training.learning_rate", "0.5 (plain); 0.25 (good)"],
             ["training.epochs", "9"],
+            ["plain", "no settings of its own"],
+            ["good", "no settings of its own"],
         ],
     )
     notes = training_notes(report)
     assert notes == [
+        "Seeds: 1, 2.",
         "Scored weights: those of the best evaluation by validation accuracy.",
         "Training and validation examples: 5,000 and 452 (a).",
     ]
@@ -93,6 +96,16 @@ def test_a_report_describes_the_training(tmp_path: Path) -> None:
         assert all(note in text for note in notes)
         assert "0.5 (plain); 0.25 (good)" in text
         assert "CITATION.cff" in text
+
+
+def test_a_report_says_what_a_variant_sets_and_how_the_score_is_computed(tmp_path: Path) -> None:
+    keep(tmp_path, "a", "good", 2, signatures={"accuracy": "n:60", "other": "x"})
+    study = study_of("classification", seeds=(1, 2))
+    settings = {"model": {"encoder": {"type": "bow"}, "hops": 4000}, "training": {"tensorboard": True}}
+    changed = study.variants["good"].model_copy(update={"settings": settings, "title": "Four hops"})
+    report = build_report(study.model_copy(update={"variants": {**study.variants, "good": changed}}), tmp_path, samples=10)
+    assert ["Four hops", "model.encoder.type=bow, model.hops=4000, training.tensorboard=true"] in (training_table(report) or ([], []))[1]
+    assert training_notes(report)[:2] == ["Seeds: 2.", "accuracy: n:60."]
 
 
 def test_a_report_says_how_many_runs_were_best_at_their_last_evaluation(tmp_path: Path) -> None:
@@ -115,13 +128,13 @@ def test_settings_that_differ_are_told_by_data_set_where_they_can_be(tmp_path: P
     assert "training.epochs" not in rows, "the budget in updates says it"
     best, moving = "those of the best evaluation by validation accuracy", "each a moving average with decay 0.5"
     mean = f"the mean of the last 2 evaluations, or {best} if it is better"
-    assert training_notes(report_of(tmp_path)) == [f"Scored weights: {best}, {moving}; or {mean}, {moving} (a mean in 2 of 4 runs)."]
+    assert training_notes(report_of(tmp_path))[1:] == [f"Scored weights: {best}, {moving}; or {mean}, {moving} (a mean in 2 of 4 runs)."]
 
 
 def test_without_settings_a_report_says_nothing_of_the_training(tmp_path: Path) -> None:
     put(tmp_path, "classification", "a", "plain", 1, right(3))
     report = report_of(tmp_path)
-    assert (training_table(report), training_notes(report), most_frequent_notes(report)) == (None, [], [])
+    assert (training_table(report), training_notes(report), most_frequent_notes(report)) == (None, ["Seeds: 1."], [])
     assert len(run_table(report)) == 2
     assert "Training:" not in markdown(report)
     assert "Most frequent" not in markdown(report)

@@ -14,7 +14,7 @@ from regard.data.lines import stream_lines
 from regard.data.parallel import holds_pairs, stream_pairs
 from regard.errors import DataError
 from regard.tasks.captioning_data import build_preprocessing, read_caption_set
-from regard.tasks.classification_data import read_labelled_file
+from regard.tasks.classification_data import read_labelled_file, read_parts
 from regard.viewer import StartingPoint
 
 COUNT = 4
@@ -26,7 +26,9 @@ WORDS = (3, 20)
 
 
 def starting_points(run: Any, count: int) -> list[StartingPoint]:
-    """Return the first usable validation examples of a run, otherwise training examples; none if their file is gone.
+    """Return the first usable validation examples of a run; none if their file is gone.
+
+    Without a validation file: sentences to classify are those held out of the training data, others are training examples.
 
     Args:
         run: a run of any task.
@@ -70,9 +72,10 @@ def _sources(run: Any) -> Iterator[StartingPoint]:
 
 
 def _labelled(run: Any) -> Iterator[StartingPoint]:
-    path = run.config.data.valid or run.config.data.train
-    if path is not None:
-        for example in islice(read_labelled_file(run.config, path).examples, LINES):
+    data = run.config.data
+    if data.valid or data.train:
+        found = read_labelled_file(run.config, data.valid) if data.valid else read_parts(run.config)[1]
+        for example in islice(found.examples, LINES):
             if all(map(_usable, example.texts)):
                 yield StartingPoint(tuple(text.strip() for text in example.texts))
 

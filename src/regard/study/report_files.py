@@ -182,7 +182,8 @@ def _notes(report: Report) -> list[str]:
         "comparisons of the table (Holm). Where scores vary over neither, there is no interval.",
         "",
         "Parameters, updates, seconds per update, training tokens per second, MiB (peak memory of the training process) and test lines per "
-        "second are medians over the runs. Entropy (low: few positions) and mass on areas are of the attention on the first test examples.",
+        "second are medians over the runs. Times and memory are those of the machine as it was: compare variants by them only if it did "
+        "nothing else. Entropy (low: few positions) and mass on areas are of the attention on the first test examples.",
     ]
     if any(row.ranks for row in report.rows):
         notes += [

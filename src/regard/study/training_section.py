@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from regard.config.base import LOWER_IS_BETTER
+from regard.config.load import flatten
 from regard.errors import counted, listed
 from regard.study.report import Report, run_name
 from regard.study.training_figures import SIZES
@@ -14,6 +16,8 @@ from regard.study.training_figures import SIZES
 SETTINGS = (
     "model.type",
     "model.encoder.type",
+    "vocabulary.kind",
+    "vocabulary.size",
     "training.optimizer",
     "training.learning_rate",
     "training.schedule",
@@ -22,8 +26,9 @@ SETTINGS = (
     "training.epochs",
     "training.max_updates",
     "training.precision",
+    "decoding.beam_size",
 )
-"""Settings that a description of the training needs."""
+"""Settings that a description of the runs needs."""
 EXAMPLES = {"translation": "pairs", "captioning": "images", "classification": "examples", "entailment": "pairs", "lm": "lines"}
 """What the numbers of examples count."""
 MOST = 4
@@ -90,12 +95,18 @@ def run_table(report: Report) -> list[list[Any]]:
 
 
 def training_table(report: Report) -> tuple[list[str], list[list[str]]] | None:
-    """Return the settings of the training as columns and rows, or None without the runs' settings."""
+    """Return settings of the runs, and those of each variant, as columns and rows; None without the runs' settings."""
     names = list(SETTINGS)
     if all(settings.get("training.epochs") == settings.get("training.max_updates") for settings in report.settings.values()):
         names.remove("training.epochs")  # both are the budget in updates
     rows = [[name, told] for name in names if (told := _told(report, name))]
-    return (["setting", "value"], rows) if rows else None
+    ran = {run["cell"]["variant"] for run in report.runs}
+    for name, variant in ((name, variant) for name, variant in report.study.variants.items() if name in ran):
+        own = ", ".join(
+            f"{path}={value if isinstance(value, str) else json.dumps(value)}" for path, value in flatten(variant.settings).items()
+        )
+        rows.append([variant.title or name, own or "no settings of its own"])
+    return (["setting, or variant", "value, or settings of its own"], rows) if report.settings else None
 
 
 def _told(report: Report, name: str) -> str:
@@ -112,8 +123,11 @@ def _told(report: Report, name: str) -> str:
 
 
 def training_notes(report: Report) -> list[str]:
-    """Return what is known of the scored weights, of the best evaluations and of the numbers of examples, a sentence each."""
-    notes = list[str]()
+    """Return seeds, and what is known of score, scored weights, best evaluations and numbers of examples, a sentence each."""
+    seeds = sorted({run["cell"]["seed"] for run in report.runs})
+    notes = [f"Seeds: {', '.join(map(str, seeds))}."] if seeds else []
+    if signatures := dict.fromkeys(found for run in report.runs if (found := (run.get("signatures") or {}).get(report.metric))):
+        notes.append(f"{report.metric}: {' or '.join(signatures)}.")
     known = [scored for run in report.runs if (scored := scored_weights(run, report.settings.get(run_name(run), {})))]
     if ways := list(dict.fromkeys(filter(None, map(_chosen, report.settings.values())))):
         means = sum(each.averaged > 1 for each in known)

@@ -75,6 +75,19 @@ def read_labelled_file(config: SentenceConfig, path: str | Path) -> LabelledFile
     return read(path, encoding=config.data.encoding)
 
 
+def read_parts(config: SentenceConfig) -> tuple[LabelledFile, LabelledFile]:
+    """Read the training and validation examples of a run; without a validation file, those held out of the training data.
+
+    Raises:
+        DataError: see `regard.data.labelled.read_sentences` and `hold_out_labelled`.
+    """
+    data, train = config.data, read_labelled_file(config, str(config.data.train))
+    if data.valid is not None:
+        return train, read_labelled_file(config, data.valid)
+    kept, held = hold_out_labelled(train.examples, data.valid_size, config.training.seed)
+    return train._replace(examples=kept), train._replace(examples=held, dropped=0)
+
+
 def encode_texts(vocabulary: Vocabulary, config: SentenceConfig, texts: Sequence[str]) -> list[list[int]]:
     """Return the token ids of texts under a configuration."""
     return vocabulary.encode_ids([lowercase_text(text) for text in texts] if config.vocabulary.lowercase else texts)
@@ -143,11 +156,7 @@ class LabelledText:
             self.parts = self._read()
 
     def _read(self) -> list[LabelledFile]:
-        data, train = self._config.data, read_labelled_file(self._config, str(self._config.data.train))
-        if data.valid is not None:
-            return [train, read_labelled_file(self._config, data.valid)]
-        kept, held = hold_out_labelled(train.examples, data.valid_size, self._config.training.seed)
-        return [train._replace(examples=kept), train._replace(examples=held, dropped=0)]
+        return list(read_parts(self._config))
 
     def _about(self) -> dict[str, Any]:
         data = self._config.data
