@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from statistics import fmean
 from typing import Any, NamedTuple
 
 from regard import progress
@@ -11,7 +12,7 @@ from regard.errors import counted
 from regard.tasks.classification_data import read_labelled_file
 from regard.tasks.classification_prediction import label_texts
 from regard.tasks.classification_run import open_sentence_run
-from regard.tasks.classifier_faithfulness import Faithfulness, measure_faithfulness
+from regard.tasks.classifier_faithfulness import Faithfulness, FaithfulnessPoint, measure_faithfulness
 from regard.tasks.hop_attention import HopOverlap, HopWords, hop_overlap, label_records, words_by_label
 from regard.viewer import AttentionRecord
 
@@ -68,7 +69,8 @@ def describe_explanation(found: Explanation, say: Callable[[str], None]) -> None
         say(f"{row.label}, hop {row.hop + 1}: " + ", ".join(f"{word} {weight:.2f}" for word, weight, _ in row.words))
     if found.overlap is not None:
         overlap, focus, cosine, texts, hops, _ = found.overlap
-        say(f"hops: overlap {overlap:.4f}, focus {focus:.4f}, cosine {cosine:.4f} ({hops} hops, {texts} texts)")
+        values = f"overlap {overlap:.4f} (0: on different words), focus {focus:.4f} (1: on one word each), cosine {cosine:.4f} (1: alike)"
+        say(f"{hops} hops, {texts} texts: {values}")
     curve = found.faithfulness
     few = f" ({counted(curve.left_out, 'other has', 'others have')} too few words)" if curve.left_out else ""
     say(f"faithfulness, over {counted(curve.examples, 'example')}{few}: probability of the predicted label that is lost without the k most")
@@ -78,3 +80,22 @@ def describe_explanation(found: Explanation, say: Callable[[str], None]) -> None
         without = f"without {p.comprehensiveness:+.3f} ({p.comprehensiveness_random:+.3f})"
         change = f"changed by {p.change:.3f} ({p.change_random:.3f}), other label {p.flips:.1%} ({p.flips_random:.1%})"
         say(f"k = {p.removed}: {without}, {change}; only {p.sufficiency:+.3f} ({p.sufficiency_random:+.3f})")
+    if curve.points:
+        say(conclusion(curve))
+
+
+def conclusion(curve: Faithfulness) -> str:
+    """Return in a sentence whether the most attended words decide more than random ones, by both measures, as means over k.
+
+    Example:
+        >>> point = FaithfulnessPoint(1, 0.3, 0.1, 0.3, 0.1, 0.2, 0.1, 0.4, 0.5)
+        >>> conclusion(Faithfulness([point], 9, 0, 5, 1))
+        'on these examples the most attended words decide more than random ones'
+    """
+    means = {name: fmean(getattr(point, name) for point in curve.points) for name in FaithfulnessPoint._fields[1:]}
+    found = (means["comprehensiveness"] > means["comprehensiveness_random"], means["sufficiency"] < means["sufficiency_random"])
+    if all(found):
+        return "on these examples the most attended words decide more than random ones"
+    if any(found):
+        return "on these examples one of the two measures only is better for the most attended words than for random ones"
+    return "on these examples the most attended words decide no more than random ones: do not read them as reasons"
