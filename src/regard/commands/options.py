@@ -65,7 +65,7 @@ Workers = Annotated[int | None, typer.Option(min=1, help="processes that share t
 Cpus = Annotated[int | None, typer.Option(min=1, help="threads of each worker; default: the cores divided among them, with --on 1")]
 Gpus = Annotated[int | None, typer.Option(min=0, help="with --on: GPUs of each worker; without it all share those of this machine")]
 
-Overrides = Annotated[list[str] | None, typer.Argument(metavar="[key.sub=value]...", help="settings, see `regard list settings --task TASK`")]
+Overrides = Annotated[list[str] | None, typer.Argument(metavar="[key.sub=value]...", help="settings: `regard list settings --task TASK`")]
 Out = Annotated[Path | None, typer.Option(help="run folder; an interrupted run in it is resumed")]
 From = Annotated[
     Path | None, typer.Option("--from", metavar="RUN", help="start from the settings, weights and vocabulary of a trained or imported run")
