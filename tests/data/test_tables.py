@@ -137,6 +137,11 @@ def test_a_line_may_tell_the_separator(tmp_path: Path, name: str, text: str) -> 
     assert read_pairs(tmp_path / name) == [("a", "b")]
 
 
+def test_languages_may_follow_a_line_that_tells_the_separator(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("sep=;\nGerman;English;source\na;b;c\n")
+    assert read_pairs(tmp_path / "a.csv", languages=("English", "German")) == [("b", "a")]
+
+
 def test_a_separator_that_a_tsv_file_does_not_have_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a.tsv").write_text("sep=;\nsource;target\na;b\n")
     with pytest.raises(DataError, match=r"line 1: 'sep=;', but cells of a \.tsv file have tabs between them"):

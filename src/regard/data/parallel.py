@@ -6,11 +6,11 @@ import hashlib
 import random
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 
 from regard.data.lines import read_lines, stat_rereadable, stream_lines, unreadable, whole_characters, write_files
-from regard.data.tables import ENDINGS, ending_of, is_csv, names_any, read_table
+from regard.data.tables import ENDINGS, ending_of, is_csv, names_any, read_table, tells_separator
 from regard.data.tmx import Languages, is_tmx, stream_tmx
 from regard.errors import ConfigError, DataError, counted, listed, shown
 from regard.progress import stage
@@ -309,10 +309,11 @@ def _from_table(
     both = [SECOND] if 3 in columns or apart is not None else []
     optional, advice = len(both) if 2 in columns else 0, "" if languages else "; data.languages=[A, B] takes columns A and B"
     lines = stream_lines(source)
-    head = next(lines, None)
-    names = COLUMNS if languages is None or not names_any(head or "", languages, quoted=is_csv(source)) else [[own] for own in languages]
-    whole = chain([] if head is None else [head], lines)
-    table = read_table(whole, str(source), [*names, *both], quoted=is_csv(source), optional=optional, advice=advice)
+    head = list(islice(lines, 2))
+    header = head[int(bool(tells_separator(head[0])) and len(head) > 1)] if head else ""
+    named = languages is not None and names_any(header, languages, quoted=is_csv(source))
+    names = [[own] for own in languages] if languages is not None and named else COLUMNS
+    table = read_table(chain(head, lines), str(source), [*names, *both], quoted=is_csv(source), optional=optional, advice=advice)
     for number, row in table.rows:
         where = f"{source}, line {number}"
         if not table.named:

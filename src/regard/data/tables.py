@@ -66,10 +66,10 @@ def read_table(
     if head is None:
         return Table(named=False, rows=iter(()))
     delimiters: Sequence[str] = DELIMITERS if quoted else ("\t",)
-    if told := re.fullmatch('"?sep=(.)"?', head, re.IGNORECASE):
-        if not quoted and told[1] != "\t":
+    if told := tells_separator(head):
+        if not quoted and told != "\t":
             raise DataError(f"{path}, line 1: {shown(head)}, but cells of a .tsv file have tabs between them: name the file .csv")
-        delimiters, head, number = [told[1]], next(lines, ""), 2
+        delimiters, head, number = [told], next(lines, ""), 2
     where = f"{path}, line {number}"
     for delimiter in delimiters:
         cells = _header(head, delimiter) if quoted else head.split("\t")
@@ -108,6 +108,17 @@ def is_csv(path: str | Path) -> bool:
         (True, True, False)
     """
     return ending_of(path) == ".csv"
+
+
+def tells_separator(line: str) -> str | None:
+    """Return the separator that a line before the header tells, as spreadsheets write it; None if it is no such line.
+
+    Example:
+        >>> tells_separator("sep=;"), tells_separator("source,target")
+        (';', None)
+    """
+    told = re.fullmatch('"?sep=(.)"?', line, re.IGNORECASE)
+    return told[1] if told else None
 
 
 def names_any(line: str, names: Sequence[str], *, quoted: bool) -> bool:
