@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Any
 
 from harness import RESULTS, options, read, write
-from which_attention import COUNTS
+from which_attention import number_of_seeds
 
 STUDY = "li2018_small"
 
@@ -20,9 +20,8 @@ def gain(found: dict[str, Any]) -> str | None:
     """Return a measured gain with its interval, corrected p-value and number of seeds; None if there is none."""
     if found["measured gain"] is None:
         return None
-    count = found["seeds"]
     interval = found["95 % interval"].replace(" to ", ", ")
-    return f"{found['measured gain']:+.1f} [{interval}], p {found['p, corrected']}, {COUNTS[count]} seed{'s' if count > 1 else ''}"
+    return f"{found['measured gain']:+.1f} [{interval}], p {found['p, corrected']}, {number_of_seeds(found['seeds'])}"
 
 
 def rows(findings: dict[str, Any]) -> tuple[list[str], list[list[str | None]]]:

@@ -66,12 +66,13 @@ def observed_spreads(kept: Path = KEPT) -> list[float]:
     return [statistics.stdev(found) for found in scores.values() if len(found) > 1]
 
 
-def out_of_date(table: Path = RESULTS / "seed_test.json") -> bool:
+def out_of_date(results: Path = RESULTS) -> bool:
     """Whether the kept studies have grown so much since the studies of the table were drawn that it should be made again."""
+    table = results / "seed_test.json"
     drawn = re.search(r"from the (\d+) of .*at most ([\d.]+)\. ", read(table)["note"])
     if drawn is None:
         raise ValueError(f"{table}: expected the number of spreads and the largest in its note")
-    spreads = observed_spreads()
+    spreads = observed_spreads(results / "studies")
     return int(drawn[1]) < 0.8 * len(spreads) or float(drawn[2]) < 0.8 * max(spreads)
 
 

@@ -194,7 +194,7 @@ def main() -> None:
             if load_study(ROOT / "studies" / f"{name}.yaml", data="data").checkpoints:
                 loss_table(name, kept, arguments.out)
     write_findings(arguments.out)
-    if out_of_date():
+    if (arguments.out / "seed_test.json").exists() and out_of_date(arguments.out):
         print("the kept studies have grown: now run benchmarks/seed_test.py, which draws from their spreads")
 
 

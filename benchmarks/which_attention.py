@@ -33,6 +33,11 @@ LOOKED = ("bahdanau2015_long", "daniluk2017", "generated", "li2018_characters", 
 """Studies whose last seeds, or some hypotheses, came after first results on the same data had been read; the pages mark them."""
 
 
+def number_of_seeds(count: int) -> str:
+    """Return a number of seeds in words."""
+    return f"{COUNTS[count]} seed{'s' if count > 1 else ''}"
+
+
 def value(table: str, row: str | Sequence[str], column: str) -> Any:
     """Return a cell: of the row that begins with these cells, in the column of this name.
 
@@ -95,7 +100,7 @@ def evidence(study: str, hypothesis: str, data: str, verdicts: Sequence[str]) ->
     if found not in verdicts:
         raise SystemExit(f"study_findings.json: {', '.join(row)}: {found!r}, but the page rests on {list(verdicts)}")
     words = "suggested by" if found in SUGGESTED else "holds with" if found in SHOWN + REFUTED else "not shown by"
-    told = f"{words} {COUNTS[count]} seed{'s' if count > 1 else ''}{STAR * (study in LOOKED)}"
+    told = f"{words} {number_of_seeds(count)}{STAR * (study in LOOKED)}"
     alone = words.startswith("holds") and float(str(value("study_findings", row, "q")).removeprefix("< ")) >= LEVEL
     return f"{told}, not over all studies" if alone else told
 
@@ -120,7 +125,7 @@ def seeds(table: str, *rows: str | Sequence[str]) -> str:
     alone = [column for column in columns if ", seed " in column]  # a column for each seed
     column = "seeds" if "seeds" in columns else "runs"
     counts = [sum(value(table, row, one) is not None for one in alone) if alone else int(value(table, row, column)) for row in rows]
-    return f"{COUNTS[min(counts)]} seed{'s' if min(counts) > 1 else ''}{STAR * (table.removeprefix('study_') in LOOKED)}"
+    return f"{number_of_seeds(min(counts))}{STAR * (table.removeprefix('study_') in LOOKED)}"
 
 
 def rows() -> list[list[str]]:

@@ -111,8 +111,10 @@ def test_columns_of_languages_come_before_all_others(
 
 def test_languages_that_a_first_line_does_not_name_are_refused(tmp_path: Path) -> None:
     (tmp_path / "a.tsv").write_text("English\tDeutsch\na\tb\n")
-    with pytest.raises(DataError, match=r"line 1: names languages, but data\.languages is \[German, English\]; .*move it down"):
+    with pytest.raises(DataError, match=r"line 1: expected a header that names the columns German and English, .*move it down"):
         read_pairs(tmp_path / "a.tsv", languages=("German", "English"))
+    with pytest.raises(DataError, match=r"line 1: names languages, but data\.languages is \[German, French\]; .*move it down"):
+        read_pairs(tmp_path / "a.tsv", languages=("German", "French"))
     with pytest.raises(ConfigError, match="expected two different columns"):
         read_pairs(tmp_path / "a.tsv", languages=("English", "english"))
 

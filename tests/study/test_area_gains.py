@@ -51,6 +51,11 @@ def test_the_studies_page_says_what_the_gains_are() -> None:
         assert chosen
         return [row["measured gain"] for row in chosen]
 
+    features = [row for row in found if row["data"] == "tokens" and "1 head" in row["hypothesis"] and "Eq. 9" in row["hypothesis"]]
+    assert "The intervals of the features are far from 0" in page
+    assert all(float(row["95 % interval"].split(" to ")[0]) > 2 for row in features)
+    assert "corrected p-values above 0.05" in page
+    assert all(float(row["p, corrected"]) > 0.05 for row in features)
     assert "LSTMs with one head are ahead most, and by more with area features than with mean areas." in page
     assert min(gains("1 head", "area features")) > max(gains("1 head", "areas are"))
     assert "LSTMs with four heads are ahead by less." in page
@@ -59,3 +64,14 @@ def test_the_studies_page_says_what_the_gains_are() -> None:
     assert max(gains("Transformer", "area")) < 0
     for kind in ("areas are", "area features"):
         assert gains("Transformer Small", kind) <= gains("Transformer Tiny", kind)
+
+
+def test_areas_are_behind_in_each_pair_of_runs_for_three_languages() -> None:
+    page = " ".join((ROOT / "docs" / "studies.md").read_text(encoding="utf-8").split())
+    assert "Areas are behind in each pair of runs" in page
+    folder = ROOT / "docs" / "results" / "studies" / "li2018_tagged" / "results"
+    runs = [json.loads(path.read_text(encoding="utf-8")) for path in folder.glob("*.json")]
+    scores = {(run["cell"]["variant"], run["cell"]["seed"]): run["scores"]["BLEU"] for run in runs}
+    pairs = [(score, scores["regular", seed]) for (variant, seed), score in scores.items() if variant != "regular"]
+    assert len(pairs) == 3
+    assert all(areas < regular for areas, regular in pairs)

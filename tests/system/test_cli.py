@@ -217,6 +217,7 @@ def interrupt_and_resume(
     finished, out, err = call(*words)  # once more: nothing is left to do, and it says so
     assert (finished, digest(out).decode().strip()) == (0, undisturbed)
     assert "  train" not in err
+    assert "loss was best at the last evaluation: training.max_updates above 30 may give a better model" in err
     assert b"30 updates (training.max_updates)" in out
 
 

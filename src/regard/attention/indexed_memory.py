@@ -75,3 +75,14 @@ def index_sources(key: Tensor, value: Tensor, key_mask: Tensor | None) -> Indexe
         places = places.gather(1, (~key_mask).to(torch.uint8).sort(dim=1, stable=True).indices)
         lengths = key_mask.sum(1)
     return IndexedMemory(key.flatten(0, 1), value.flatten(0, 1), places, lengths)
+
+
+def has_gap(key_mask: Tensor) -> bool:
+    """Return whether a mask (B, S) has a row whose allowed positions are not all neighbours: `index_sources` makes neighbours of them.
+
+    Example:
+        >>> has_gap(torch.tensor([[True, False, True]])), has_gap(torch.tensor([[False, True, True], [False, False, False]]))
+        (True, False)
+    """
+    begins = torch.cat([key_mask[:, :1], key_mask[:, 1:] & ~key_mask[:, :-1]], 1)
+    return bool((begins.sum(1) > 1).any())

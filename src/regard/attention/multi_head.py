@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from regard import ops
 from regard.attention.areas import Areas, scored_area_length
 from regard.attention.base import AttentionOutput, NeedWeights, check_need_weights
-from regard.attention.indexed_memory import IndexedMemory, index_sources
+from regard.attention.indexed_memory import IndexedMemory, has_gap, index_sources
 from regard.attention.recorder import is_recording, record_call
 from regard.attention.scores import LocationScore, ScoreModule, input_dims
 from regard.attention.torch_adapter import build_from_torch, build_to_torch
@@ -251,7 +251,7 @@ class MultiHeadAttention(nn.Module):
         check_states("MultiHeadAttention.items", "states", states, "S", self.key.in_features)
         if key_mask is not None:
             check_key_mask(key_mask, states.shape[:2], "MultiHeadAttention.items")
-            if self.areas is not None and bool((key_mask[:, 1:] & ~key_mask[:, :-1]).sum(1).add(key_mask[:, :1].sum(1)).gt(1).any()):
+            if self.areas is not None and has_gap(key_mask):
                 raise ConfigError("items: areas need a key_mask without a gap, as with padding; `memory` and `attend` take any")
             states = states.masked_fill(~key_mask.unsqueeze(-1), 0.0)
         key, value = (part.unflatten(-1, (self.num_heads, self.head_dim)) for part in ops.joint_linear(states, (self.key, self.value)))

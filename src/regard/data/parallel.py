@@ -6,11 +6,10 @@ import hashlib
 import random
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain, islice
 from pathlib import Path
 
 from regard.data.lines import read_lines, stat_rereadable, stream_lines, unreadable, whole_characters, write_files
-from regard.data.tables import ENDINGS, ending_of, is_csv, names_any, read_table, tells_separator
+from regard.data.tables import ENDINGS, ending_of, is_csv, read_table
 from regard.data.tmx import Languages, is_tmx, stream_tmx
 from regard.errors import ConfigError, DataError, counted, listed, shown
 from regard.progress import stage
@@ -308,16 +307,14 @@ def _from_table(
 ) -> Iterator[SentencePair]:
     both = [SECOND] if 3 in columns or apart is not None else []
     optional, advice = len(both) if 2 in columns else 0, "" if languages else "; data.languages=[A, B] takes columns A and B"
-    lines = stream_lines(source)
-    head = list(islice(lines, 2))
-    header = head[int(bool(tells_separator(head[0])) and len(head) > 1)] if head else ""
-    named = languages is not None and names_any(header, languages, quoted=is_csv(source))
-    names = [[own] for own in languages] if languages is not None and named else COLUMNS
-    table = read_table(chain(head, lines), str(source), [*names, *both], quoted=is_csv(source), optional=optional, advice=advice)
+    names = [*COLUMNS, *both]
+    table = read_table(
+        stream_lines(source), str(source), names, quoted=is_csv(source), optional=optional, advice=advice, instead=languages or ()
+    )
     for number, row in table.rows:
         where = f"{source}, line {number}"
         if not table.named:
-            if number == 1 and (told := _languages([cell or "" for cell in row], languages)):
+            if number == 1 and (told := _languages([cell or "" for cell in row])):
                 wanted = f", but data.languages is [{', '.join(languages)}]" if languages else ""
                 advice = f"data.languages=[{', '.join(told)}] takes them as columns; if this line is a pair, move it down"
                 raise DataError(f"{where}: names languages{wanted}; {advice}")
@@ -331,10 +328,10 @@ def _from_table(
         yield first if second is None else join_inputs(first, second), target
 
 
-def _languages(cells: Sequence[str], wanted: Sequence[str] | None) -> list[str]:
-    """Return cells that all name languages, different ones, or of which one is wanted; else none. "German" beside "Deutsch" is a pair."""
+def _languages(cells: Sequence[str]) -> list[str]:
+    """Return cells that all name languages, different ones; else none. "German" beside "Deutsch" is a pair."""
     names = [cell.strip().lower() for cell in cells]
-    if (wanted is not None and {name.lower() for name in wanted} & set(names)) or all(map(_REGION.fullmatch, names)):
+    if all(map(_REGION.fullmatch, names)):
         return [cell.strip() for cell in cells]
     if not all(name.isalpha() and len(name) < 20 for name in names):
         return []

@@ -38,7 +38,14 @@ class Table(NamedTuple):
 
 
 def read_table(
-    lines: Iterator[str], path: str, names: Sequence[Sequence[str]], *, quoted: bool, optional: int = 0, advice: str = ""
+    lines: Iterator[str],
+    path: str,
+    names: Sequence[Sequence[str]],
+    *,
+    quoted: bool,
+    optional: int = 0,
+    advice: str = "",
+    instead: Sequence[str] = (),
 ) -> Table:
     r"""Read the rows of a table.
 
@@ -53,9 +60,11 @@ def read_table(
         quoted: whether it is a CSV file.
         optional: how many of the last of them a table need not have.
         advice: end of the error for a CSV file without them.
+        instead: the first columns, if the first line has one of these names; it then has all of them.
 
     Raises:
-        DataError: a CSV file names no such columns; two columns have one name; or, during iteration, a row is not of the format.
+        DataError: a CSV file names no such columns, or any file only some of `instead`; two columns have one name; or, during iteration, a
+            row is not of the format.
 
     Example:
         >>> lines = iter(['text;label', '"not ""bad"";"";fine";good'])
@@ -66,19 +75,21 @@ def read_table(
     if head is None:
         return Table(named=False, rows=iter(()))
     delimiters: Sequence[str] = DELIMITERS if quoted else ("\t",)
-    if told := tells_separator(head):
-        if not quoted and told != "\t":
+    if told := re.fullmatch('"?sep=(.)"?', head, re.IGNORECASE):
+        if not quoted and told[1] != "\t":
             raise DataError(f"{path}, line 1: {shown(head)}, but cells of a .tsv file have tabs between them: name the file .csv")
-        delimiters, head, number = [told], next(lines, ""), 2
+        delimiters, head, number = [told[1]], next(lines, ""), 2
     where = f"{path}, line {number}"
+    if chosen := _names_any(head, instead, quoted=quoted):
+        names = [*([name] for name in instead), *names[len(instead) :]]
     for delimiter in delimiters:
         cells = _header(head, delimiter) if quoted else head.split("\t")
         columns = find_columns(cells, names, where)
         if None not in columns[: len(columns) - optional]:
             break
     else:
-        if quoted:
-            advice = CARRIAGE_RETURNS if "\r" in head else advice
+        if quoted or chosen:
+            advice = CARRIAGE_RETURNS if "\r" in head else advice if quoted else "; if this line is no header, move it down"
             raise DataError(f"{where}: expected a header that names the columns {_wanted(names, optional)}, found {shown(head)}{advice}")
         whole = _told_quotes(chain([head], lines), path, number)
         return Table(named=False, rows=((line, list(row.split("\t"))) for line, row in enumerate(whole, number)))
@@ -110,29 +121,8 @@ def is_csv(path: str | Path) -> bool:
     return ending_of(path) == ".csv"
 
 
-def tells_separator(line: str) -> str | None:
-    """Return the separator that a line before the header tells, as spreadsheets write it; None if it is no such line.
-
-    Example:
-        >>> tells_separator("sep=;"), tells_separator("source,target")
-        (';', None)
-    """
-    told = re.fullmatch('"?sep=(.)"?', line, re.IGNORECASE)
-    return told[1] if told else None
-
-
-def names_any(line: str, names: Sequence[str], *, quoted: bool) -> bool:
-    """Return whether a cell of a header is one of these names, in any letter case.
-
-    Args:
-        line: the header.
-        names: names of columns.
-        quoted: whether the file is a CSV file.
-
-    Example:
-        >>> names_any("German;English", ["german", "French"], quoted=True), names_any("Germany,1", ["German"], quoted=True)
-        (True, False)
-    """
+def _names_any(line: str, names: Sequence[str], *, quoted: bool) -> bool:
+    """Return whether a cell of a header is one of these names, in any letter case."""
     tables = [_header(line, delimiter) for delimiter in DELIMITERS] if quoted else [line.split("\t")]
     wanted = {name.lower() for name in names}
     return any(cell.strip().lower() in wanted for cells in tables for cell in cells)
