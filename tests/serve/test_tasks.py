@@ -11,11 +11,13 @@ import zlib
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from PIL import Image
 
+from regard.config import ClassificationConfig, load_config
 from regard.config.captioning import FeaturesConfig
 from regard.errors import ConfigError
 from regard.serve.endpoints import DecodingRequest, ServedModel
@@ -28,6 +30,7 @@ from regard.serve.routes import TASKS, endpoints, open_models
 from regard.tasks import Translator, generate, train_translation
 from regard.tasks.attention_records import attention_records
 from regard.tasks.captioning_prediction import Captioner
+from regard.tasks.classification_data import read_parts
 from regard.tasks.classification_prediction import Classifier, Entailer
 from regard.viewer import AttentionRecord, page_records
 from tests.serve.driver import JSON, Site
@@ -485,6 +488,15 @@ def test_examples_to_start_from_have_both_inputs(tmp_path: Path) -> None:
     assert [example.texts for example in starting_points(run, 2)] == expected[:2]
     Path(run.config.data.second_source or "").unlink()
     assert starting_points(run, 2) == []
+
+
+def test_examples_to_classify_were_not_trained_on(tmp_path: Path) -> None:
+    (tmp_path / "a.tsv").write_text("".join(f"{'ab'[number % 2]}\tthe text number {number}\n" for number in range(40)))
+    config = load_config(None, [f"data.train={tmp_path / 'a.tsv'}"], kind=ClassificationConfig)
+    trained_on, held = read_parts(config)
+    found = {example.texts for example in starting_points(SimpleNamespace(config=config), 4)}
+    assert found == {example.texts for example in held.examples}
+    assert not found & {example.texts for example in trained_on.examples}
 
 
 def test_examples_to_start_from_are_sources_of_any_format(tmp_path: Path) -> None:
