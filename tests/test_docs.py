@@ -23,6 +23,7 @@ import pytest
 from benchmarks.fill_tables import EMPTY, fill, stale_documents
 from benchmarks.targets import long_work, speed, translation
 from regard.cli import app
+from regard.commands.examples import EXAMPLES
 from regard.commands.shared_options import with_shared_options
 from regard.config import TASKS, AttentionConfig
 from regard.config.study import METRICS, TEST_FILES
@@ -88,11 +89,15 @@ class Block(NamedTuple):
     def commands(self) -> Iterator[list[str]]:
         """Give each command as words; a leading `$ ` and comments are left out, a trailing backslash joins lines."""
         for line in self.body.replace("\\\n", " ").splitlines():
-            lexer = shlex.shlex(line.removeprefix("$ "), posix=True, punctuation_chars="<>|&;")
-            lexer.whitespace_split = True
-            words = list(lexer)
+            words = words_of(line.removeprefix("$ "))
             if words:
                 yield words
+
+
+def words_of(line: str) -> list[str]:
+    lexer = shlex.shlex(line, posix=True, punctuation_chars="<>|&;")
+    lexer.whitespace_split = True
+    return list(lexer)
 
 
 def blocks(document: Path, text: str | None = None) -> list[Block]:
@@ -232,6 +237,15 @@ def commands_that_run(document: str) -> list[list[str]]:
 def test_the_commands_of_a_document_run_in_order(document: str, failures: dict[str, str]) -> None:
     assert [words for words in commands_that_run(document) if words[0] != "regard"] == [], "only `regard` commands can be marked as run"
     assert failures[document] == ""
+
+
+@pytest.mark.parametrize(("command", "line"), [(command, line) for command, lines in EXAMPLES.items() for line in lines])
+def test_the_examples_of_the_help_parse(command: str, line: str, capsys: pytest.CaptureFixture[str]) -> None:
+    words = words_of(line)
+    assert words[1 : len(command.split()) + 1] == command.split()
+    check_parses(without_redirections(words)[0])
+    with_shared_options(app)([*command.split(), "--help"], standalone_mode=False)
+    assert f"  {line}\n" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("line", ["regard nothing", "regard demo --no-such-option x", "regard demo too many", "regard translate"])

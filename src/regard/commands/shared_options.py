@@ -13,12 +13,13 @@ import typer
 from typer.core import TyperCommand
 from typer.models import CommandInfo
 
+from regard.commands.examples import examples_of
 from regard.commands.options import Cpus, Device, Gpus, On, Workers, refuse
 from regard.commands.streaming import WORKER
 from regard.progress import Display
 
 TRAINING = ("train", "demo", "compare", "doctor")
-"""Commands and subcommands that choose a training device."""
+"""Commands, and groups of them, that choose a training device."""
 LINES = ("translate", "caption", "classify", "entail", "score", "align", "generate", "evaluate")
 """Commands that answer lines or evaluate a file: they also accept many files."""
 
@@ -39,24 +40,25 @@ class Outline(TyperCommand):
         return cast(Any, self.callback)().make_context(*args, **kwargs)
 
 
-def _outlined(app: typer.Typer, trains: bool = False) -> typer.Typer:
+def _outlined(app: typer.Typer, group: str = "") -> typer.Typer:
     outlined = copy.copy(app)
-    outlined.registered_commands = [_outline(info, trains) for info in app.registered_commands]
+    outlined.registered_commands = [_outline(info, group) for info in app.registered_commands]
     outlined.registered_groups = []
     for info in app.registered_groups:
-        group = copy.copy(info)
-        group.typer_instance = _outlined(cast(typer.Typer, info.typer_instance), trains or info.name in TRAINING)
-        outlined.registered_groups.append(group)
+        inner = copy.copy(info)
+        inner.typer_instance = _outlined(cast(typer.Typer, info.typer_instance), info.name if isinstance(info.name, str) else "")
+        outlined.registered_groups.append(inner)
     return outlined
 
 
-def _outline(info: CommandInfo, trains: bool) -> CommandInfo:
+def _outline(info: CommandInfo, group: str) -> CommandInfo:
     function = cast(Callable[..., Any], info.callback)
     name = info.name or function.__name__
 
     def made() -> Any:
         command: Any = typer.main.get_command_from_info(info, pretty_exceptions_short=False, rich_markup_mode=None)
-        command.params += [*_options(_shared), *(_options(_trains) if trains or name in TRAINING else ())]
+        command.epilog = examples_of(f"{group} {name}".strip())
+        command.params += [*_options(_shared), *(_options(_trains) if group in TRAINING or name in TRAINING else ())]
         if name in LINES:
             own = {option.name for option in command.params}  # `evaluate` has --output
             lines = _options(_answers)
