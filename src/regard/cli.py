@@ -115,7 +115,9 @@ def _run(display: Display) -> int:
             told = " ".join(explain().replace("Value error, ", "").split()) or "no command given; see regard --help"
             return _fail(told + setting_meant(getattr(error, "option_name", None), sys.argv[1:]), code)
         if out_of_memory(error):
-            return _fail("not enough memory; a smaller model, --batch-size, --beam-size or training.batch_tokens needs less", 1)
+            return _fail(
+                "not enough memory; a smaller model, --batch-size, --beam-size or (in training) training.batch_tokens needs less", 1
+            )
         if isinstance(error, OSError):
             unnamed = "standard output" if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) else "input or output"
             return _fail(f"{error.filename or unnamed}: {os_reason(os.fsdecode(error.filename or '.'), error)}", 2)

@@ -107,7 +107,7 @@ def test_every_format_gives_the_same_pairs(tmp_path: Path, name: str, text: str,
     [
         (read_sentences, "a.tsv", "good\ta\ngood\n", "a.tsv, line 2: 1 column, expected 2"),
         (read_sentences, "a.tsv", "good\ta\tb\n", "a.tsv, line 1: 3 columns, expected 2"),
-        (read_sentences, "a.tsv", "label\ttext\tx\nbad\n", "a.tsv, line 2: 1 column, but the first line names at least 2"),
+        (read_sentences, "a.tsv", "label\ttext\tx\nbad\n", "a.tsv, line 2: 1 column, but the first line names 3"),
         (read_sentences, "a.tsv", "label\ttext\ttext\nbad\ta\tb\n", "a.tsv, line 1: 2 columns are named text"),
         (read_sentences, "a.tsv", " \ta\n", "a.tsv, line 1: the label is empty"),
         (read_sentences, "a.txt", "good a\n\n", "a.txt, line 2: expected a label, a space and a text"),

@@ -6,6 +6,7 @@ import csv
 import gzip
 import io
 import random
+import re
 from pathlib import Path
 from typing import Any
 
@@ -78,11 +79,31 @@ def test_languages_name_columns_and_a_tsv_file_may_have_a_header(tmp_path: Path)
     assert read_pairs(tmp_path / "a.csv", languages=("English", "German")) == [("b", "a")]
     (tmp_path / "a.tsv").write_text('note\tSource\tTarget\n\ta "\tb\n')
     assert read_pairs(tmp_path / "a.tsv") == [('a "', "b")]
-    (tmp_path / "a.tsv").write_text("source\ttargets\na\tb\n")
-    assert read_pairs(tmp_path / "a.tsv") == [("source", "targets"), ("a", "b")]
-    (tmp_path / "a.tsv").write_text("source\ttarget\na\n")
-    with pytest.raises(DataError, match=r"a\.tsv, line 2: 1 column, but the first line names at least 2"):
-        read_pairs(tmp_path / "a.tsv")
+    (tmp_path / "a.tsv").write_text("sources\ttargets\na\tb\n")
+    assert read_pairs(tmp_path / "a.tsv") == [("sources", "targets"), ("a", "b")]
+
+
+@pytest.mark.parametrize(
+    ("text", "languages", "message"),
+    [
+        ("source\ttarget\na\n", None, "line 2: 1 column, but the first line names 2"),
+        ("id\tsource\ttarget\tnote\n1\ta\tb\tok\nc\td\tok\n", None, "line 3: 3 columns, but the first line names 4"),
+        ("translation\tsource\na\tb\n", None, "line 1: a column is named source, but none target or tgt"),
+        ("trg\tsrc\na\tb\n", None, "line 1: a column is named src, but none target or tgt"),
+        ('"target"\t"source"\n"a"\t"b"\n', None, "line 1: names columns in quotes; name the file .csv"),
+        ('"German"\t"English"\na\tb\n', ("English", "German"), "line 1: names columns in quotes; name the file .csv"),
+        ("a\tb\nc\td\n", ("en", "de"), "line 1: names no columns, but data.languages is [en, de]"),
+    ],
+)
+def test_a_header_that_is_not_understood_is_no_pair(tmp_path: Path, text: str, languages: tuple[str, str] | None, message: str) -> None:
+    (tmp_path / "a.tsv").write_text(text)
+    with pytest.raises(DataError, match=re.escape(message)):
+        read_pairs(tmp_path / "a.tsv", languages=languages)
+
+
+def test_a_quoted_table_with_tabs_is_read_as_csv(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text('"target"\t"source"\n"a"\t"b"\n')
+    assert read_pairs(tmp_path / "a.csv") == [("b", "a")]
 
 
 HEADERS = [
@@ -125,6 +146,29 @@ def test_objects_may_have_the_names_of_languages(tmp_path: Path) -> None:
     assert read_pairs(path, languages=("en", "de")) == [("one", "ein"), ("two", "zwei"), ("three", "drei")]
     with pytest.raises(DataError, match=r'line 1: expected a text under "source", found the keys translation, de, en; data\.languages=\[A'):
         read_pairs(path)
+
+
+def test_objects_may_have_the_short_names(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text('{"src": "one", "tgt": "ein"}\n{"source": "two", "target": "zwei"}\n')
+    assert read_pairs(tmp_path / "a.jsonl") == [("one", "ein"), ("two", "zwei")]
+
+
+@pytest.mark.parametrize(
+    ("encoding", "form"),
+    [("utf-16-le", "UTF-16LE"), ("utf-16-be", "UTF-16BE"), ("utf-16", "UTF-16"), ("utf-32", "UTF-32"), ("utf-32-le", "UTF-32LE")],
+)
+def test_wide_characters_are_refused_with_and_without_a_mark(tmp_path: Path, encoding: str, form: str) -> None:
+    (tmp_path / "a.tsv").write_bytes("der Hund\tthe dog\n".encode(encoding) * 3)
+    for read in (read_pairs, read_lines, lambda path: read_sentences(path, encoding="latin-1")):
+        with pytest.raises(DataError, match=rf"a\.tsv: is {form[:6]}.* iconv -f {form} -t UTF-8$"):
+            read(tmp_path / "a.tsv")
+
+
+def test_captions_with_more_columns_are_refused(tmp_path: Path) -> None:
+    Image.new("RGB", (2, 2)).save(tmp_path / "a.png")
+    (tmp_path / "a.tsv").write_text("a.png\ta dog\ta cat\n")
+    with pytest.raises(DataError, match=r"a\.tsv, line 1: expected image, a tab, the caption, found 3 columns"):
+        read_captions(tmp_path / "a.tsv")
 
 
 def test_cells_may_be_long_and_have_any_line_breaks(tmp_path: Path) -> None:
@@ -273,7 +317,10 @@ def test_cells_quoted_as_a_spreadsheet_does_it_are_told_in_tsv(tmp_path: Path, m
         ("Englisch\tDeutsch", True),
         ("en_GB\tde_DE", True),
         ("German\tDeutsch", False),
-        ("it\tes", False),
+        ("en\tde", True),
+        ("eng\tdeu", True),
+        ("it\tit", False),
+        ("ab\tin den", False),
         ("Dog\tGerman", False),
     ],
 )

@@ -7,6 +7,7 @@ import torch
 
 from regard import ops
 from regard.commands.info import doctor
+from regard.cores import processor
 from regard.tasks import benchmark
 
 
@@ -44,6 +45,43 @@ def test_the_command_prints_the_figures_below_the_report(monkeypatch: pytest.Mon
     report, figures = capsys.readouterr().out.split("\n\n")
     assert report.startswith("regard ")
     titles = [line for line in figures.splitlines() if not line.startswith(" ")]
-    assert titles == ["attention, length 5, forward and backward", "training a Transformer", "greedy decoding", "beam search, beam 5"]
+    machine, *titles = [title for title in titles if "repeat it" not in title]
+    assert machine.startswith(f"{processor()}, {torch.get_num_threads()} thread")
+    assert machine.endswith(", float32; medians of 5 interleaved rounds")
+    assert titles == [
+        "attention, length 5, forward and backward; heads x batch 4, heads of 64, causal mask",
+        "training a Transformer, 2 + 2 layers of 8, 1,472 target tokens a batch; one process, not the workers of regard train",
+        "greedy decoding, the same model, 64 sentences of 23 tokens",
+        "beam search, beam 5, the same model, 64 sentences of 23 tokens",
+    ]
     # Each title has a contender that the second stands beside.
     assert figures.count(" of its time (") == len(titles)
+
+
+@pytest.mark.parametrize(("waited", "warns"), [(0.05, False), (3.0, True)])
+def test_threads_that_had_to_wait_for_a_core_are_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, waited: float, warns: bool) -> None:
+    monkeypatch.setattr(benchmark, "LENGTHS", {})
+    monkeypatch.setattr(benchmark, "_SELF", tmp_path)
+    (tmp_path / "task" / "1").mkdir(parents=True)
+    own = tmp_path / "task" / "1" / "schedstat"
+    own.write_text("1000000000 1000000000 9\n")
+
+    def measured(contenders: dict[str, object], rounds: int) -> dict[str, list[float]]:
+        own.write_text(f"{2 * 10**9} {round(10**9 * (1 + waited))} 99\n")
+        return {name: [1.0] * rounds for name in contenders}
+
+    monkeypatch.setattr(benchmark, "interleaved", measured)
+    *_, last = benchmark.measure_speed()
+    assert last.startswith("the threads waited 75% of their time for a core: other programs") == warns
+    assert last.endswith("repeat it with nothing else running") == warns
+
+
+@pytest.mark.parametrize(("load", "said"), [(2.9, ""), (4.5, "the system's load is 4.5 on 2 cores")])
+def test_where_the_system_tells_nothing_of_threads_its_load_is_asked(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, load: float, said: str
+) -> None:
+    monkeypatch.setattr(benchmark, "_SELF", tmp_path)
+    monkeypatch.setattr(benchmark, "usable_cores", lambda: 2)
+    monkeypatch.setattr("os.getloadavg", lambda: (load, 0.0, 0.0))
+    assert benchmark._thread_seconds() is None
+    assert benchmark._why_wrong(None, None) == said

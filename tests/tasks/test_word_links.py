@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +57,25 @@ def test_leave_one_out_is_a_loop_over_sources_that_lack_one_token(family: str) -
     for left in range(5):
         loss = whole - np.array(log_probs(run, source[:left] + source[left + 1 :], target))
         assert found[:, left].tolist() == pytest.approx(loss.tolist(), abs=2e-4)  # of log-probabilities as low as -60
+
+
+def test_several_sentences_are_measured_at_a_time_each_with_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = translator("word").run
+    alone = choose_attention(run, PAIRS)
+    threads = set()
+
+    def recorded(run: TranslationRun, source: Sequence[int], target: Sequence[int]) -> torch.Tensor:
+        threads.add(torch.get_num_threads())
+        return leave_one_out(run, source, target)
+
+    monkeypatch.setattr("regard.tasks.word_links.leave_one_out", recorded)
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        assert choose_attention(run, PAIRS) == alone
+    finally:
+        torch.set_num_threads(before)
+    assert threads == {1}
 
 
 @pytest.mark.parametrize("family", ATTENTIVE)

@@ -366,7 +366,7 @@ def test_micro_batches_are_chosen_for_the_workers(
     assert resolve_micro_batches(tiny.config(**changes), ProcessGroup(), lambda workers: workers).micro_batches == expected
 
 
-def test_workers_give_torch_its_threads_back() -> None:
+def test_workers_give_torch_its_threads_back(monkeypatch: pytest.MonkeyPatch) -> None:
     before = torch.get_num_threads()
     model = nn.Linear(2, 3)
 
@@ -377,8 +377,10 @@ def test_workers_give_torch_its_threads_back() -> None:
         torch.set_num_threads(3)
         with Workers(model, compute, micro_batches=2, batches=1, count=2, carried={}) as workers:
             assert torch.get_num_threads() == 1
-            with workers.threads_for_evaluation():
-                assert torch.get_num_threads() == 2
+            for cores in (1, 2, 16):
+                monkeypatch.setattr("regard.training.workers.usable_cores", lambda cores=cores: cores)
+                with workers.threads_for_evaluation():
+                    assert torch.get_num_threads() == min(cores, 2)
             assert torch.get_num_threads() == 1
         assert torch.get_num_threads() == 3
     finally:

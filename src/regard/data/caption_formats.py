@@ -111,10 +111,11 @@ def _from_table(lines: Iterator[str], path: Path, *, form: CaptionFormat) -> Ite
         elif form == "flickr":
             name, mark, at = name.rpartition("#")
             rest = rest if mark and at.isdecimal() else []
-        if not name or not rest:
+        if not name or len(rest) != 1:
             wanted = "the name of an image" if table.named else expected
-            raise DataError(f"{path}, line {number}: expected {wanted}")
-        yield number, name, ["\t".join(rest)]
+            found = f", found {len(cells)} columns" if len(cells) > 2 else ""
+            raise DataError(f"{path}, line {number}: expected {wanted}{found}")
+        yield number, name, rest
 
 
 def _from_objects(lines: Iterator[str], path: Path) -> Iterator[tuple[int, str, list[str]]]:

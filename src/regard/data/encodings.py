@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import codecs
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 
 from regard.errors import DataError
@@ -12,6 +12,8 @@ SAMPLE = 2000
 """Number of lines read to tell."""
 LEAST, SHARE = 20, 0.1
 """Number and share of lines that are not UTF-8, from which on a file is refused."""
+NULS = 0.3
+"""Share of NUL bytes from which on text is UTF-16 or UTF-32; Latin letters have a half or more."""
 
 
 def refuse_other_encoding(lines: Iterable[bytes], path: str) -> None:
@@ -22,18 +24,42 @@ def refuse_other_encoding(lines: Iterable[bytes], path: str) -> None:
         path: its name, for errors.
 
     Raises:
-        DataError: they begin as UTF-16 does; or of the first `SAMPLE` lines at least `LEAST`, and more than `SHARE` of them, are not UTF-8.
+        DataError: they begin as UTF-16 or UTF-32 does, or many of their bytes are NUL; or of the first `SAMPLE` lines at least `LEAST`, and
+            more than `SHARE` of them, are not UTF-8.
 
     Example:
         >>> refuse_other_encoding(["größer".encode()] * 30, "a.txt")
     """
     sample = list(islice(lines, SAMPLE))
-    if sample and sample[0].startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) and b"\0" in b"".join(sample[:2]):
-        raise DataError(f"{path}: is UTF-16, which Windows calls Unicode; save it as UTF-8, such as by iconv -f UTF-16 -t UTF-8")
+    refuse_wide_characters(sample, path)
     wrong = sum(not _is_utf8(line) for line in sample)
     if wrong >= LEAST and wrong > SHARE * len(sample):
-        advice = "save it as UTF-8, such as by iconv -f WINDOWS-1252 -t UTF-8 (labelled examples: or give data.encoding=latin-1)"
+        advice = "save it as UTF-8, such as by iconv -f WINDOWS-1252 -t UTF-8"
         raise DataError(f"{path}: {wrong} of the first {len(sample)} lines are not UTF-8, perhaps Windows-1252; {advice}")
+
+
+def refuse_wide_characters(sample: Sequence[bytes], path: str) -> None:
+    """Refuse lines of UTF-16 or UTF-32.
+
+    Raises:
+        DataError: they begin as these do and have a NUL; or more than `NULS` of their bytes are NUL.
+
+    Example:
+        >>> refuse_wide_characters(["a b".encode("utf-16-le")], "a.txt")
+        Traceback (most recent call last):
+            ...
+        regard.errors.DataError: a.txt: is UTF-16, which Windows calls Unicode; save it as UTF-8, such as by iconv -f UTF-16LE -t UTF-8
+    """
+    start, whole = sample[0] if sample else b"", b"".join(sample)
+    if b"\0" not in whole:
+        return
+    marked = start.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE, codecs.BOM_UTF32_BE))
+    if marked or whole.count(b"\0") > NULS * len(whole):
+        wide = whole.count(b"\0\0") * 5 > len(whole)
+        order = "" if marked else "LE" if whole[1:2] == b"\0" else "BE"
+        form = "UTF-32" if wide else "UTF-16"
+        windows = "" if wide else ", which Windows calls Unicode"
+        raise DataError(f"{path}: is {form}{windows}; save it as UTF-8, such as by iconv -f {form}{order} -t UTF-8")
 
 
 def all_utf8(lines: Iterable[bytes]) -> bool:

@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 
 from regard.data.batching import BatchPlan, plan_batches
-from regard.data.encodings import SAMPLE, all_utf8
+from regard.data.encodings import SAMPLE, all_utf8, refuse_wide_characters
 from regard.data.labelled_examples import ExampleList, LabelledExample
 from regard.data.lines import stream_bytes, stream_lines, whole_characters
-from regard.data.tables import ENDINGS, ending_of, find_columns, is_csv, names_columns, read_table
+from regard.data.tables import ENDINGS, ending_of, is_csv, names_columns, read_table
 from regard.data.vocabulary import PAD
 from regard.errors import ConfigError, DataError, counted, listed, shown
 from regard.progress import message, stage
@@ -271,6 +271,7 @@ def _lines(path: str | Path, encoding: Encoding) -> Iterator[str]:
         return stream_lines(path)
     lines = stream_bytes(path, mark=False)
     sample = list(islice(lines, SAMPLE))
+    refuse_wide_characters(sample, str(path))
     if all_utf8(sample):
         message(f"{path}: is UTF-8, and read so, despite data.encoding={encoding}", warning=True)
         return stream_lines(path)
@@ -278,17 +279,7 @@ def _lines(path: str | Path, encoding: Encoding) -> Iterator[str]:
 
 
 def _from_table(lines: Iterator[str], path: str, names: Sequence[Sequence[str]]) -> Iterator[tuple[int, list[str]]]:
-    first = next(lines, None)
-    if first is None:
-        return
-    table = read_table(chain([first], lines), path, (LABELS, *names), quoted=is_csv(path))
-    if not table.named:
-        cells = first.split("\t")
-        found = find_columns(cells, (LABELS, *names), f"{path}, line 1")
-        if named := [at for at in found if at is not None]:
-            missing = next(known for known, at in zip((LABELS, *names), found, strict=True) if at is None)
-            header = f"{path}, line 1: a column is named {cells[named[0]].strip()}, but none {' or '.join(missing)}"
-            raise DataError(f"{header}; if this line is an example, move it down")
+    table = read_table(lines, path, (LABELS, *names), quoted=is_csv(path))
     count = 1 + len(names)
     for number, row in table.rows:
         if len(row) != count:

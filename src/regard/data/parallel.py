@@ -5,8 +5,9 @@ from __future__ import annotations
 import hashlib
 import random
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from regard.data.lines import read_lines, stat_rereadable, stream_lines, unreadable, whole_characters, write_files
 from regard.data.tables import ENDINGS, ending_of, is_csv, read_table
@@ -22,6 +23,7 @@ PAIR_ENDINGS = (".jsonl", ".tsv", ".csv", ".tmx")
 # Columns of source, target and second input in a header, where none has the name of a language.
 COLUMNS, SECOND = (("source", "src"), ("target", "tgt")), ("second", "second_source")
 _REGION = re.compile("[a-z]{2}[-_][a-z]{2}")
+_CODE = re.compile("[a-z]{2,3}")
 
 
 def read_pairs(
@@ -314,10 +316,12 @@ def _from_table(
     for number, row in table.rows:
         where = f"{source}, line {number}"
         if not table.named:
+            wanted = f", but data.languages is [{', '.join(languages)}]" if languages else ""
             if number == 1 and (told := _languages([cell or "" for cell in row])):
-                wanted = f", but data.languages is [{', '.join(languages)}]" if languages else ""
                 advice = f"data.languages=[{', '.join(told)}] takes them as columns; if this line is a pair, move it down"
                 raise DataError(f"{where}: names languages{wanted}; {advice}")
+            if languages:
+                raise DataError(f"{where}: names no columns{wanted}; name these in the first line, or source and target")
             yield _from_columns([cell for cell in row if cell is not None], where, columns)
             continue
         first, target, second = (*row, None)[:3]
@@ -330,13 +334,18 @@ def _from_table(
 
 def _languages(cells: Sequence[str]) -> list[str]:
     """Return cells that all name languages, different ones; else none. "German" beside "Deutsch" is a pair."""
-    names = [cell.strip().lower() for cell in cells]
+    names = [cell.strip().strip('"').lower() for cell in cells]
     if all(map(_REGION.fullmatch, names)):
         return [cell.strip() for cell in cells]
     if not all(name.isalpha() and len(name) < 20 for name in names):
         return []
     from babel import Locale
+    from babel.core import get_global
 
+    if all(map(_CODE.fullmatch, names)):  # such as en and de, or eng and deu
+        codes = {*Locale.parse("en").languages, *get_global("language_aliases")}
+        if codes.issuperset(names) and len(set(names)) == len(names) > 1:
+            return [cell.strip() for cell in cells]
     known = dict[str, set[str]]()
     for locale in map(Locale.parse, ("en", "de", "fr", "es", "it", "pt", "nl", "cs", "pl")):
         for code, name in locale.languages.items():
@@ -368,7 +377,7 @@ def _from_json(
         raise DataError(f'{where}: has a "second" input, and so has {apart}; give one of them')
     two = 3 in columns and (2 not in columns or "second" in item)
     item = {**item, **item["translation"]} if isinstance(item.get("translation"), dict) else item
-    one, other = languages if languages is not None and any(name in item for name in languages) else ("source", "target")
+    one, other = languages if languages is not None and any(name in item for name in languages) else _own_keys(item)
     for key in (one, "second", other) if two else (one, other):
         if not isinstance(item.get(key), str):
             found = f"found {type(item[key]).__name__}" if key in item else f"found the keys {listed(item) or 'none'}"
@@ -376,6 +385,11 @@ def _from_json(
             raise DataError(f'{where}: expected a text under "{key}", {found}{advice}')
     source = join_inputs(item[one], item["second"]) if two else item[one]
     return whole_characters(source), whole_characters(item[other])
+
+
+def _own_keys(item: Mapping[str, Any]) -> list[str]:
+    """Return the keys of an object that hold source and target; the usual ones where it has none."""
+    return [next((name for name in known if name in item), known[0]) for known in COLUMNS]
 
 
 def _as_line(text: str, number: int, side: str) -> str:

@@ -51,7 +51,7 @@ def read_table(
 
     - Quoted (`.csv`): cells as in RFC 4180. The first line names the columns, and its names tell the separator: comma, semicolon, tab or
       bar. A line `sep=;` may precede it. Each row has as many cells. A line break in a cell becomes a space.
-    - Else: cells with tabs between them, no quotes. The first line may name the columns.
+    - Else: cells with tabs between them, no quotes. The first line may name the columns; each row then has as many cells.
 
     Args:
         lines: of the file.
@@ -63,8 +63,8 @@ def read_table(
         instead: the first columns, if the first line has one of these names; it then has all of them.
 
     Raises:
-        DataError: a CSV file names no such columns, or any file only some of `instead`; two columns have one name; or, during iteration, a
-            row is not of the format.
+        DataError: a CSV file names no such columns, or any file only some of them; two columns have one name; or, during iteration, a row
+            is not of the format.
 
     Example:
         >>> lines = iter(['text;label', '"not ""bad"";"";fine";good'])
@@ -88,15 +88,21 @@ def read_table(
         if None not in columns[: len(columns) - optional]:
             break
     else:
+        if not quoted:
+            _refuse_quoted_names(head, names[: len(names) - optional], where)
         if quoted or chosen:
             advice = CARRIAGE_RETURNS if "\r" in head else advice if quoted else "; if this line is no header, move it down"
             raise DataError(f"{where}: expected a header that names the columns {_wanted(names, optional)}, found {shown(head)}{advice}")
+        if named := [at for at in columns[: len(columns) - optional] if at is not None]:
+            missing = next(known for known, at in zip(names, columns, strict=True) if at is None)
+            header = f"{where}: a column is named {cells[named[0]].strip()}, but none {' or '.join(missing)}"
+            raise DataError(f"{header}; if this line is no header, move it down")
         whole = _told_quotes(chain([head], lines), path, number)
         return Table(named=False, rows=((line, list(row.split("\t"))) for line, row in enumerate(whole, number)))
     found = (
         _csv_rows(lines, path, delimiter, number, len(cells))
         if quoted
-        else _tab_rows(_told_quotes(lines, path, number + 1), path, number, len(cells), columns)
+        else _tab_rows(_told_quotes(lines, path, number + 1), path, number, len(cells))
     )
     return Table(named=True, rows=((line, [None if at is None else row[at] for at in columns]) for line, row in found))
 
@@ -121,9 +127,15 @@ def is_csv(path: str | Path) -> bool:
     return ending_of(path) == ".csv"
 
 
+def _refuse_quoted_names(head: str, names: Sequence[Sequence[str]], where: str) -> None:
+    bare = head.replace('"', "")
+    if bare != head and None not in find_columns(bare.split("\t"), names, where):
+        raise DataError(f"{where}: names columns in quotes; name the file .csv to have the quotes of all cells removed")
+
+
 def _names_any(line: str, names: Sequence[str], *, quoted: bool) -> bool:
     """Return whether a cell of a header is one of these names, in any letter case."""
-    tables = [_header(line, delimiter) for delimiter in DELIMITERS] if quoted else [line.split("\t")]
+    tables = [_header(line, delimiter) for delimiter in DELIMITERS] if quoted else [line.replace('"', "").split("\t")]
     wanted = {name.lower() for name in names}
     return any(cell.strip().lower() in wanted for cells in tables for cell in cells)
 
@@ -222,12 +234,10 @@ def _problem(error: str) -> str:
     return f"{error}; a quote within quotes is written twice"
 
 
-def _tab_rows(lines: Iterator[str], path: str, header: int, width: int, columns: Sequence[int | None]) -> Iterator[tuple[int, list[str]]]:
-    least = max(at for at in columns if at is not None) + 1
+def _tab_rows(lines: Iterator[str], path: str, header: int, width: int) -> Iterator[tuple[int, list[str]]]:
     for number, line in enumerate(lines, header + 1):
         cells = line.split("\t")
-        if len(cells) < least:
-            raise DataError(f"{path}, line {number}: {counted(len(cells), 'column')}, but the first line names at least {least}")
-        if len(cells) > width:
-            raise DataError(f"{path}, line {number}: {counted(len(cells), 'column')}, but the first line names {width}; a text has no tab")
+        if len(cells) != width:
+            advice = "; a text has no tab" if len(cells) > width else ""
+            raise DataError(f"{path}, line {number}: {counted(len(cells), 'column')}, but the first line names {width}{advice}")
         yield number, cells

@@ -229,7 +229,7 @@ def resume_advice(old: RunConfig, new: RunConfig, folder: Path) -> str:
         part = key.split(".")[0]
         if part in FIXED_SETTINGS and not set(key.split(".")) & set(MAY_CHANGE):
             return ""
-        if part in ("decoding", "start", "recipe", "task"):
+        if part in ("decoding", "start", "recipe", "task") or key == "training.workers":  # which changes no result
             continue
         if part == "data" and key.removeprefix("data.") in files:
             continue

@@ -227,22 +227,29 @@ def choose_attention(
     """
     encoded = ([_encode(run, number, text) for number, text in enumerate(pair)] for pair in pairs)
     usable = ((source, target) for source, target in encoded if all(0 < len(side.ids) <= MAX_TOKENS for side in (source, target)))
-    totals: dict[tuple[str, int | None, str], float] = {}
-    most = 0.0
     used = list(islice(usable, MAX_PAIRS))
-    for source, target in progress.track(used, "Choosing the attention for links", unit="sentences"):
-        with torch.inference_mode():
-            effect = leave_one_out(run, source.ids, target.ids).clamp(min=0)
-            most += effect.max(1).values.sum().item()
-            maps = _source_attention(run, [source], [target])
-        for found in maps:
-            for head in (None, *range(found.weights.shape[1])) if found.weights.shape[1] > 1 else (None,):
+
+    @torch.inference_mode()
+    def agreement(pair: tuple[TokenizedText, TokenizedText]) -> tuple[float, dict[tuple[str, int | None, str], float]]:
+        source, target = pair
+        effect = leave_one_out(run, source.ids, target.ids).clamp(min=0)
+        found: dict[tuple[str, int | None, str], float] = {}
+        for weights in _source_attention(run, [source], [target]):
+            for head in (None, *range(weights.weights.shape[1])) if weights.weights.shape[1] > 1 else (None,):
                 for step in ("predicts", "reads"):
-                    key = (found.name, head, step)
-                    if taught not in (None, key):
-                        continue
-                    linked = _token_weights(found, 0, head, step, len(source.ids), len(target.ids)).argmax(1, keepdim=True)
-                    totals[key] = totals.get(key, 0.0) + effect.gather(1, linked).sum().item()
+                    key = (weights.name, head, step)
+                    if taught in (None, key):
+                        linked = _token_weights(weights, 0, head, step, len(source.ids), len(target.ids)).argmax(1, keepdim=True)
+                        found[key] = effect.gather(1, linked).sum().item()
+        return effect.max(1).values.sum().item(), found
+
+    stage = progress.stage("Choosing the attention for links", total=len(used), unit="sentences")
+    measured = map_batches(agreement, used, device=device_of(run.model), stage=stage)
+    most = sum(own for own, _ in measured)
+    totals: dict[tuple[str, int | None, str], float] = {}
+    for _, found in measured:
+        for key, value in found.items():
+            totals[key] = totals.get(key, 0.0) + value
     if not totals or (most == 0 and taught is None):
         return None
     (name, head, step), total = max(totals.items(), key=lambda item: item[1])

@@ -29,6 +29,7 @@ import torch
 from torch import Tensor, nn
 
 from regard import errors
+from regard.cores import usable_cores
 from regard.errors import RegardError, TrainingError, out_of_memory
 from regard.training.child_processes import wait_for
 
@@ -198,8 +199,8 @@ class Workers:
         ]  # stable: in the order of micro-batches
 
     def threads_for_evaluation(self) -> _Threads:
-        """Give torch one thread per process, for a `with` block in which workers wait."""
-        return _Threads(self.count)
+        """Give torch one thread per process, but no more than there are cores, for a `with` block in which workers wait."""
+        return _Threads(min(self.count, usable_cores()))
 
     @torch.no_grad()
     def _run(self, record: bytes) -> None:
