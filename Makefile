@@ -57,10 +57,10 @@ trust: $(VENV)/.installed-dev
 gpu:
 	@$(PYTHON) -c "import torch; assert torch.cuda.is_available()" 2>/dev/null || { \
 		echo "make gpu: $(PYTHON) has no torch that finds a CUDA device; nothing was installed or run." >&2; \
-		echo "PYTHON=... names another Python; python benchmarks/gpu.py --rehearse --out FOLDER runs the same on a CPU." >&2; exit 1; }
+		echo "PYTHON=... names another Python. docs/performance.md, On a GPU, says what a rehearsal on a CPU needs." >&2; exit 1; }
 	$(PYTHON) -m pip install --disable-pip-version-check --no-index --no-deps --no-build-isolation -e .
-	$(PYTHON) benchmarks/gpu.py --minutes $(MINUTES) --out docs/results $(if $(REGARD_DATA),--data $(REGARD_DATA)/multi30k/task1/raw)
-	$(PYTHON) benchmarks/fill_tables.py
+	$(PYTHON) benchmarks/gpu.py --minutes $(MINUTES) --out docs/results $(if $(REGARD_DATA),--data $(REGARD_DATA)/multi30k/task1/raw); \
+		code=$$?; $(PYTHON) benchmarks/fill_tables.py && exit $$code  # what the stages that did not fail have measured is shown
 
 coverage: $(VENV)/.installed-dev
 	OMP_NUM_THREADS=1 $(RUN) pytest -n 2 --dist loadfile -p pytest_cov --cov=regard --cov-report=json:.coverage.json

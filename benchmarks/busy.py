@@ -6,8 +6,9 @@
 
 FOLDER is that of multi30k.py. The contenders train side by side, in float32; all but one are stopped (SIGSTOP) at any time, so that each
 meets the same machine in each round: A B C A B C. The other programs are endless loops. A figure is the median of the rounds, a ratio the
-median of the rounds' ratios. What the file holds of other configurations and companies stays. With --demo: seconds of `regard demo`, alone
-and beside one program. With --scaling: 1, 2 and 4 workers on an idle machine of two cores, and what a model of them expects of more cores.
+median of the rounds' ratios, but *of idle*, which is one of medians. What the file holds of other configurations and companies stays. With
+--demo: seconds of `regard demo`, alone and beside one program. With --scaling: 1, 2 and 4 workers on an idle machine of two cores, and what
+a model of them expects of more cores.
 """
 
 from __future__ import annotations
@@ -206,6 +207,16 @@ def rows(measured: dict[str, Any]) -> list[list[Any]]:
     return found
 
 
+def about(seconds: dict[str, float]) -> str:
+    """Say what the figures of the table are, and how long the demonstration took, if it was measured."""
+    text = (
+        "`python benchmarks/busy.py`. Target tokens a second, medians. Ratios are medians of the rounds' ratios; a dash: in some round one "
+        "of the two made no update. *of idle*: workers, of what threads reach beside nothing, a ratio of medians. Other programs are "
+        "endless loops. *threads* and *one thread*: `training.micro_batches=1`."
+    )
+    return text + (f" The demonstration: {seconds['nothing']} s alone, {seconds['1']} s beside one program." if seconds else "")
+
+
 def main() -> None:
     parser = options(__doc__, rounds=5)
     parser.add_argument("--data", type=Path)
@@ -229,13 +240,7 @@ def main() -> None:
     else:
         for config in arguments.configs:
             measured[config] = {**measured.get(config, {}), **measure(config, arguments)}
-    times = f" The demonstration: {seconds['nothing']} s alone, {seconds['1']} s beside one program." if seconds else ""
-    note = (
-        "`python benchmarks/busy.py`. Target tokens a second, medians; ratios are medians of the rounds' ratios; *of idle*: workers, of "
-        "what threads reach beside nothing. Other programs are endless loops. *threads* and *one thread*: `training.micro_batches=1`."
-        f"{times} {machine()}."
-    )
-    write(arguments.out, COLUMNS, rows(measured), note, measured=measured, demo=seconds)
+    write(arguments.out, COLUMNS, rows(measured), f"{about(seconds)} {machine()}.", measured=measured, demo=seconds)
 
 
 if __name__ == "__main__":

@@ -5,7 +5,8 @@
     python benchmarks/gpu.py --rehearse --out FOLDER               the same on a CPU, small, with the Triton kernels interpreted
 
 Each stage is a process of its own with a share of the minutes, and writes OUT/gpu_STAGE.json after every row: what fails or runs out of
-time loses nothing of the others. What ran out of time says so, the tests in their table. Nothing is downloaded.
+time loses nothing of the others. What ran out of time says so, the tests in their table. Nothing is downloaded. A rehearsal needs the
+extra `triton`. Options that cannot work end it with exit code 2 before the first stage.
 
 - tests: the tests marked `gpu`, among them 600 cases of the error rule for the Triton kernels;
 - area: `regard.ops.area_attention` beside flash `scaled_dot_product_attention` without areas and beside materialized areas;
@@ -18,7 +19,9 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import importlib.util
 import json
+import math
 import os
 import re
 import signal
@@ -130,7 +133,9 @@ def tests(stage: Stage) -> None:
         workers = min(16, os.cpu_count() or 1)
         command = [sys.executable, "-m", "pytest", "-v", "-n", str(workers), "--dist", "loadgroup", "-p", "no:cacheprovider", *words]
         over = "no"
-        with subprocess.Popen(command, cwd=ROOT, stdout=report, env={**os.environ, "PYTHONUNBUFFERED": "1"}) as process:
+        with subprocess.Popen(
+            command, cwd=ROOT, stdout=report, stderr=subprocess.STDOUT, env={**os.environ, "PYTHONUNBUFFERED": "1"}
+        ) as process:
             try:
                 process.wait(max(5.0, stage.until - time.monotonic()))
             except subprocess.TimeoutExpired:
@@ -142,11 +147,15 @@ def tests(stage: Stage) -> None:
         report.seek(0)
         text = report.read()
     names = {"all but the error rule": re.compile(f"(?!.*{RULE})"), "the error rule": re.compile(f".*{RULE}")}
+    wrong = []
     for title, some in {"interpreted kernels": re.compile("")}.items() if stage.rehearse else names.items():
         passed, failed, skipped, first = counted(text, some)
         table.add([title, passed, failed, skipped, over, first])
-        if failed or not passed:
-            print(text[-4000:], flush=True)
+        # Without pytest, or where all are skipped, nothing fails either.
+        wrong += [f"{title}: {failed} failed"] if failed else [] if passed else [f"{title}: no test ran, {skipped} skipped"]
+    if wrong:
+        print(text[-4000:], flush=True)
+        raise SystemExit("; ".join(wrong))
 
 
 def counted(report: str, some: re.Pattern[str]) -> tuple[int, int, int, str | None]:
@@ -374,10 +383,69 @@ def weights(folder: Path) -> list[str]:
 STAGES: dict[str, Callable[[Stage], None]] = {"tests": tests, "area": area, "step": step, "decoding": decoding, "resume": resume}
 
 
+def unusable(arguments: argparse.Namespace) -> str:
+    """Return why the options cannot work on this machine, or ""."""
+    if not (math.isfinite(arguments.minutes) and arguments.minutes > 0):
+        return f"--minutes: expected more than 0, found {arguments.minutes:g}"
+    if arguments.data:
+        missing = [path for path in map(Path, multi30k_files(arguments.data)[1::2]) if not path.is_file()]
+        if missing:
+            return f"--data: expected the folder of Multi30k's raw text, found no file {missing[0]}"
+    if not arguments.rehearse and not torch.cuda.is_available():
+        return "no CUDA device: nothing was run; with the extra triton, --rehearse runs the same on a CPU"
+    if arguments.rehearse and {"tests", "area"} & {*arguments.stages} and importlib.util.find_spec("triton") is None:
+        return "--rehearse: the stages tests and area need the package triton: pip install '.[triton]' in the clone (Linux only)"
+    try:
+        arguments.out.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=arguments.out):
+            pass
+    except OSError as error:
+        return f"--out: cannot write to {arguments.out}: {error.strerror}"
+    return ""
+
+
+def alone(command: Sequence[str], seconds: float, environment: dict[str, str]) -> int:
+    """Run a stage; return its exit code, 124 where it took too long. However it ends, leave none of its processes and files."""
+    with (
+        # What is killed cannot remove its temporary folders.
+        tempfile.TemporaryDirectory(prefix="regard-gpu-", ignore_cleanup_errors=True) as folder,
+        subprocess.Popen(command, env={**environment, "TMPDIR": folder}, process_group=0) as process,
+    ):
+        try:
+            return process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            return 124
+        finally:
+            end_group(process)
+
+
+def end_group(process: subprocess.Popen[bytes]) -> None:
+    """Kill a process and all others of its group, and wait a little until they are gone."""
+    until = time.monotonic() + 5
+    with suppress(ProcessLookupError):
+        while time.monotonic() < until:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            time.sleep(0.05)
+
+
+ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+def leave(number: int, frame: object) -> None:
+    """End this program; a second signal does not keep it from ending the stage and removing its files."""
+    for each in ENDING:
+        signal.signal(each, signal.SIG_IGN)
+    sys.exit(128 + number)
+
+
 def main() -> int:
-    parser = options(__doc__, out=RESULTS, minutes=8)
+    parser = options(__doc__, out=RESULTS)
+    parser.add_argument("--minutes", type=float, default=8.0, help="for all stages together, more than 0; default 8")
     parser.add_argument("--data", type=Path, help="the folder of Multi30k's raw text")
-    parser.add_argument("--rehearse", action="store_true", help="small, on a CPU, with the Triton kernels interpreted")
+    parser.add_argument(
+        "--rehearse", action="store_true", help="small, on a CPU, with the Triton kernels interpreted; needs the extra triton"
+    )
     parser.add_argument("--stages", nargs="+", choices=SHARES, default=list(SHARES))
     parser.add_argument("--stage", choices=SHARES, help=argparse.SUPPRESS)
     parser.add_argument("--seconds", type=float, help=argparse.SUPPRESS)
@@ -385,9 +453,12 @@ def main() -> int:
     if arguments.stage:
         STAGES[arguments.stage](Stage(arguments.stage, arguments))
         return 0
-    if not arguments.rehearse and not torch.cuda.is_available():
-        print("no CUDA device: nothing was run; --rehearse runs the same on a CPU", file=sys.stderr)
+    if why := unusable(arguments):
+        print(why, file=sys.stderr)
         return 2
+    # A stage is in a process group of its own, which no signal of the terminal reaches.
+    for number in ENDING:
+        signal.signal(number, leave)
     until, failed = time.monotonic() + 60 * arguments.minutes, []
     for name in arguments.stages:
         # What the stages before did not need is left to those that come.
@@ -398,15 +469,12 @@ def main() -> int:
         own += ["--data", str(arguments.data)] if arguments.data else []
         environment = {**os.environ, **({"TRITON_INTERPRET": "1"} if arguments.rehearse and name == "area" else {})}
         print(f"== {name}: {seconds:.0f} s at most", flush=True)
-        try:
-            # A stage stops at its time between two rows; one that hangs is killed a little later.
-            command = [sys.executable, __file__, *own]
-            code = subprocess.run(command, check=False, timeout=seconds + 30, env=environment).returncode
-        except subprocess.TimeoutExpired:
-            code = 124
-        if code:
+        # A stage stops at its time between two rows; one that hangs is killed a little later.
+        if code := alone([sys.executable, __file__, *own], seconds + 30, environment):
             failed.append(name)
             print(f"== {name}: exit code {code}", flush=True)
+    if failed:
+        print(f"== failed: {', '.join(failed)}", flush=True)
     return 1 if failed else 0
 
 

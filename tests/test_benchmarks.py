@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-import importlib
+import importlib.util
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
@@ -19,6 +22,8 @@ import typer
 from regard.commands import translation
 from regard.config import validate
 from regard.config.study import StudyConfig, load_study
+from regard.training import automatic_micro_batches
+from regard.training.micro_batch import MIN_TOKENS
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "benchmarks"
@@ -139,9 +144,7 @@ def test_without_a_cuda_device_nothing_is_measured(tmp_path: Path) -> None:
     assert "no CUDA device" in done.stderr
 
 
-def test_a_failed_test_is_counted_and_named(tmp_path: Path, harness: ModuleType) -> None:
-    import gpu
-
+def test_a_failed_test_is_counted_and_named(tmp_path: Path, gpu: ModuleType) -> None:
     (tmp_path / "test_it.py").write_text(
         "import pytest\n\n@pytest.mark.parametrize('n', range(7))\ndef test_it(n):\n"
         "    assert n != 3\n    pytest.skip('') if n > 4 else None\n",
@@ -153,8 +156,153 @@ def test_a_failed_test_is_counted_and_named(tmp_path: Path, harness: ModuleType)
     assert gpu.counted(done.stdout, re.compile(r"(?!.*\[[34])")) == (3, 0, 2, None)
 
 
+@pytest.fixture
+def gpu(harness: ModuleType) -> ModuleType:
+    return importlib.import_module("gpu")
+
+
+def gpu_main(gpu: ModuleType, patch: pytest.MonkeyPatch, stage: Callable[..., int | None], *words: object) -> int:
+    """Run gpu.py as a rehearsal on a machine that has Triton, with a stand-in for the processes of its stages."""
+    kept = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    patch.setattr(gpu, "alone", stage)
+    patch.setattr(sys, "argv", ["gpu.py", "--rehearse", *map(str, words)])
+    try:
+        return gpu.main()
+    finally:
+        for number, handler in kept.items():
+            signal.signal(number, handler)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--minutes", "0"], "--minutes: expected more than 0, found 0"),
+        (["--minutes", "-1.5"], "--minutes: expected more than 0, found -1.5"),
+        (["--minutes", "nan"], "--minutes: expected more than 0, found nan"),
+        (["--data", "{}/nowhere"], "--data: expected the folder of Multi30k's raw text, found no file {}/nowhere/train.en.gz"),
+        (["--out", "{}/file/below"], "--out: cannot write to {}/file/below: Not a directory"),
+    ],
+)
+def test_options_of_gpu_are_checked_before_the_first_stage(
+    gpu: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path, words: list[str], said: str
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: name)
+    given = [word.format(tmp_path) for word in ["--out", "{}", *words]]
+    assert gpu_main(gpu, monkeypatch, lambda *_: pytest.fail("a stage was started"), *given) == 2
+    assert capsys.readouterr() == ("", said.format(tmp_path) + "\n")
+
+
+def test_a_rehearsal_without_triton_names_the_extra_and_runs_what_needs_none(
+    gpu: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert gpu_main(gpu, monkeypatch, lambda *_: pytest.fail("a stage was started"), "--out", tmp_path) == 2
+    assert "pip install '.[triton]'" in capsys.readouterr().err
+    assert gpu_main(gpu, monkeypatch, lambda *_: 0, "--out", tmp_path, "--stages", "step", "resume") == 0
+
+
+def test_gpu_takes_fractions_of_minutes_and_lists_the_stages_that_failed(
+    gpu: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: name)
+    codes = iter([1, 0, 0, 124, 0])
+    assert gpu_main(gpu, monkeypatch, lambda *_: next(codes), "--out", tmp_path, "--minutes", "1.5") == 1
+    said = capsys.readouterr().out.splitlines()
+    assert (said[0], said[-1]) == ("== tests: 27 s at most", "== failed: tests, decoding")
+
+
+def test_a_signal_to_gpu_leaves_through_the_running_stage(gpu: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    # The way out ends the stage's processes; the default of SIGTERM would not. A second signal must not cut it short.
+    def stage(*_: object) -> None:
+        try:
+            signal.raise_signal(signal.SIGTERM)
+        finally:
+            signal.raise_signal(signal.SIGINT)
+
+    with pytest.raises(SystemExit) as left:
+        gpu_main(gpu, monkeypatch, stage, "--out", tmp_path, "--stages", "step")
+    assert left.value.code == 128 + signal.SIGTERM
+
+
+STAGE = """
+import pathlib, subprocess, sys, tempfile
+child = subprocess.Popen(["sleep", "100"])
+new = pathlib.Path(sys.argv[1] + ".new")
+new.write_text(f"{child.pid} {tempfile.mkdtemp()}")
+new.rename(sys.argv[1])
+child.wait()
+"""
+
+
+@pytest.mark.parametrize("how", ["out of time", "interrupted"])
+def test_nothing_of_a_stage_that_is_ended_goes_on_or_stays(
+    gpu: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, how: str
+) -> None:
+    said = tmp_path / "said"
+
+    def wait(process: subprocess.Popen[bytes], seconds: float | None = None) -> int:
+        while not said.exists():
+            time.sleep(0.02)
+        monkeypatch.undo()
+        raise KeyboardInterrupt if how == "interrupted" else subprocess.TimeoutExpired("stage", 1)
+
+    monkeypatch.setattr(subprocess.Popen, "wait", wait)
+    command = [sys.executable, "-c", STAGE, str(said)]
+    if how == "interrupted":
+        with pytest.raises(KeyboardInterrupt):
+            gpu.alone(command, 60, {**os.environ})
+    else:
+        assert gpu.alone(command, 60, {**os.environ}) == 124
+    child, folder = said.read_text(encoding="utf-8").split()
+    status = Path(f"/proc/{child}/stat")
+    assert not status.exists() or status.read_text(encoding="utf-8").rpartition(")")[2].split()[0] == "Z"
+    assert not Path(folder).parent.exists()
+
+
+@pytest.mark.parametrize(
+    ("report", "said"),
+    [
+        ("No module named pytest", "interpreted kernels: no test ran, 0 skipped"),
+        ("[gw0] [100%] SKIPPED tests/test_it.py::test_it", "interpreted kernels: no test ran, 1 skipped"),
+        ("[gw0] [ 50%] PASSED tests/t.py::test_a\n[gw0] [100%] FAILED tests/t.py::test_b", "interpreted kernels: 1 failed"),
+        ("[gw0] [100%] PASSED tests/test_it.py::test_it", ""),
+    ],
+)
+def test_a_stage_in_which_a_test_failed_or_none_ran_has_failed(
+    gpu: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, report: str, said: str
+) -> None:
+    python = tmp_path / "python"
+    python.write_text(f"#!/bin/sh\ncat <<'END'\n{report}\nEND\n", encoding="utf-8")
+    python.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(python))
+    stage = gpu.Stage("tests", SimpleNamespace(rehearse=True, data=None, seconds=20, out=tmp_path))
+    with pytest.raises(SystemExit, match=re.escape(said)) if said else nullcontext():
+        gpu.tests(stage)
+    assert len(json.loads((tmp_path / "gpu_tests.json").read_text(encoding="utf-8"))["rows"]) == 1
+
+
+def test_the_note_of_the_table_of_busy_machines_is_that_of_its_script(harness: ModuleType) -> None:
+    import busy
+
+    held = harness.read(ROOT / "docs" / "results" / "busy.json")
+    assert held["note"].startswith(busy.about(held["demo"]))
+    assert [row[:2] + row[5:8] for row in busy.rows(held["measured"])] == [row[:2] + row[5:8] for row in held["rows"]]
+    assert any(None in row for row in held["rows"])
+    assert "a dash: in some round one of the two made no update" in held["note"]
+    assert "beside nothing, a ratio of medians" in held["note"]
+
+
+def test_the_page_says_from_which_size_a_batch_is_divided() -> None:
+    page = (ROOT / "docs" / "performance.md").read_text(encoding="utf-8")
+    assert f"no more than leave each {MIN_TOKENS} padded tokens. So batches of fewer than {2 * MIN_TOKENS:,} are not divided" in page
+    divided = [automatic_micro_batches(tokens, width=512, sequential=False, workers=8) for tokens in (2 * MIN_TOKENS - 1, 2 * MIN_TOKENS)]
+    assert divided == [1, 2]
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
+@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs the extra triton")
 def test_what_wants_a_gpu_is_rehearsed(tmp_path: Path) -> None:
     command = [sys.executable, str(FOLDER / "gpu.py"), "--rehearse", "--minutes", "25", "--out", str(tmp_path)]
     subprocess.run(command, check=True, env={**os.environ, "OMP_NUM_THREADS": "1"})

@@ -77,7 +77,18 @@ def test_make_gpu_installs_nothing_on_a_machine_without_a_gpu(tmp_path: Path) ->
     done = subprocess.run(["make", "-C", ROOT, "gpu", f"PYTHON={python}"], check=False, capture_output=True, text=True)
     assert done.returncode != 0
     assert f"{python} has no torch that finds a CUDA device; nothing was installed or run." in done.stderr
+    assert "--rehearse" not in done.stderr, "a Python without torch can run nothing"
     assert not (tmp_path / "called").exists()
+
+
+@pytest.mark.parametrize("code", [0, 1])
+def test_make_gpu_fills_the_tables_even_if_a_stage_failed_and_says_so_in_its_exit_code(tmp_path: Path, code: int) -> None:
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\necho "$1" >> {tmp_path / "called"}\ncase "$1" in */gpu.py) exit {code};; esac\n')
+    python.chmod(0o755)
+    done = subprocess.run(["make", "-C", ROOT, "gpu", f"PYTHON={python}"], check=False, capture_output=True, text=True)
+    assert bool(done.returncode) == bool(code)
+    assert (tmp_path / "called").read_text().split() == ["-c", "-m", "benchmarks/gpu.py", "benchmarks/fill_tables.py"]
 
 
 def test_workflows_ask_for_no_secret_and_no_right_but_to_read() -> None:

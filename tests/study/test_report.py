@@ -91,19 +91,19 @@ def test_a_hypothesis_holds_or_its_opposite_or_nothing_is_shown(tmp_path: Path) 
     ]
     helps, _, harms, little, nobody = report.findings
     assert (helps.gain, harms.gain, little.gain, nobody.gain) == pytest.approx((25 / 0.6, -25 / 0.6, 1 / 0.6, None))
-    # Holm over the four that were tested: the least p-value of all is multiplied by four.
+    # Holm over all five, of which one is not tested yet: the least p-value of all is multiplied by five.
     assert helps.p_value == pytest.approx(1 / 201)
-    assert helps.corrected == pytest.approx(4 / 201)
+    assert helps.corrected == pytest.approx(5 / 201)
     columns, rows = findings(report) or ([], [])
     assert columns[:4] == ["hypothesis", "data", "published", "gain, accuracy"]
     assert columns[4:] == ["95 % interval", "p", "p, corrected", "seeds", "seeds needed", "verdict"]
     low, high = helps.interval or (0.0, 0.0)
     error = 100 * (25 / 60 * 35 / 60 / 59) ** 0.5  # of the items, which do the same to every run
     assert (low, high) == pytest.approx((25 / 0.6 - 1.96 * error, 25 / 0.6 + 1.96 * error), abs=2)  # 200 draws
-    assert rows[1] == ["it helps", "the other", "+3.0", "+41.67", f"{low:+.2f} to {high:+.2f}", "0.005", "0.020", "3", "2", "holds"]
+    assert rows[1] == ["it helps", "the other", "+3.0", "+41.67", f"{low:+.2f} to {high:+.2f}", "0.005", "0.025", "3", "2", "holds"]
     assert rows[-1] == ["nobody knows", "a", "", "", "", "", "", "0", "", "not tested"]
     assert conclusions(report)[1] == (
-        f"it helps (the other): holds (3 seeds): +41.67 accuracy [{low:+.2f}, {high:+.2f}], corrected p = 0.020 over seeds and items."
+        f"it helps (the other): holds (3 seeds): +41.67 accuracy [{low:+.2f}, {high:+.2f}], corrected p = 0.025 over seeds and items."
     )
     assert conclusions(report)[3].startswith("a little (a): not shown (3 seeds): +1.67 accuracy [-")
     needed = "over 1,000 seeds of each, or more test items, would show such a difference, if it is real."

@@ -93,7 +93,9 @@ def parameters(
 
 @commands.command()
 def doctor(
-    benchmark: Annotated[bool, typer.Option("--benchmark", help="then measure the speed of this CPU, under a minute")] = False,
+    benchmark: Annotated[
+        bool, typer.Option("--benchmark", help="then measure the speed of this CPU, about a minute with nothing else running")
+    ] = False,
 ) -> None:
     """Show what this installation uses and why."""
     from regard.tasks.doctor import report

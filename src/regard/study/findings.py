@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import Any, Literal, NamedTuple
 
@@ -34,7 +34,7 @@ class Finding(NamedTuple):
         gain: advantage of the variant claimed to be better; negative if worse.
         interval: its 95 % interval, or None.
         p_value: p-value of that difference; None without runs or item scores.
-        corrected: the p-value corrected for all hypotheses of the study (Holm).
+        corrected: the p-value corrected for all hypotheses of the study, see `corrected_for`.
         over: variation that interval and p-value cover: both levels, test items only (one seed), or seeds only (no item scores).
         needed: seeds per variant to detect this gain with power `POWER`, with the same correction; None: unknown or above the maximum.
         tolerated: with one seed, the maximum standard deviation over seeds at which the gain stays significant, with the correction of its
@@ -177,13 +177,25 @@ def find(study: StudyConfig, found: Found, compare: Compare) -> list[Finding]:
             rows.append(row)
             known.append(compared)
     p_values = sorted(row.p_value for row in rows if row.p_value is not None)
-    corrected = dict(zip(p_values, holm(p_values), strict=True))
+    corrected = dict(zip(p_values, corrected_for(p_values, planned=len(rows)), strict=True))
     for number, (row, compared) in enumerate(zip(rows, known, strict=True)):
         if row.p_value is not None and compared is not None:
-            needed = compared.seeds_needed(POWER, level=LEVEL / len(p_values))  # as the smallest p-value is corrected
-            tolerated = compared.tolerated(LEVEL / (len(p_values) - p_values.index(row.p_value))) if row.over == "items" else None
+            needed = compared.seeds_needed(POWER, level=LEVEL / len(rows))  # as the smallest p-value is corrected
+            tolerated = compared.tolerated(LEVEL / (len(rows) - p_values.index(row.p_value))) if row.over == "items" else None
             rows[number] = row._replace(corrected=corrected[row.p_value], needed=needed, tolerated=tolerated)
     return rows
+
+
+def corrected_for(p_values: Sequence[float], *, planned: int) -> list[float]:
+    """Correct p-values for all planned comparisons (Holm).
+
+    Those without a p-value yet count as p = 1. So a comparison that is tested later never raises the corrected p-value of another.
+
+    Example:
+        >>> corrected_for([0.01, 0.5], planned=3), corrected_for([0.01, 0.5, 0.02], planned=3)
+        ([0.03, 1.0], [0.03, 0.5, 0.04])
+    """
+    return holm([*p_values, *[1.0] * (planned - len(p_values))])[: len(p_values)]
 
 
 def _with(row: Finding, compared: SeedComparison, sign: int) -> Finding:

@@ -15,8 +15,7 @@ from regard.config.load import flatten, read_yaml
 from regard.config.study import StudyCell, StudyConfig, study_cells
 from regard.errors import ConfigError, DataError
 from regard.metrics.seeds import SeedComparison
-from regard.metrics.significance import holm
-from regard.study.findings import Finding, Found, comparer, find
+from regard.study.findings import Finding, Found, comparer, corrected_for, find
 from regard.study.results import CONFIGS, check_one_test_set, failure_file, read_result, result_file
 
 
@@ -34,7 +33,7 @@ class Row(NamedTuple):
         p_value: p-value of that difference; None without item scores.
         over: the variation they cover, see `regard.study.findings.Finding`.
         paired: they are over pairs of runs, see `regard.study.findings.Finding`.
-        corrected: the p-value corrected for all comparisons of the study (Holm).
+        corrected: the p-value corrected for all comparisons of the study with its baseline, see `regard.study.findings.corrected_for`.
         figures: medians over the runs: parameters, seconds_per_update, tokens_per_second, megabytes, lines_per_second, updates; entropy.
         scores: means of all scores, by name.
         areas: share of the attention on areas of each size, mean over the runs.
@@ -119,7 +118,7 @@ def build_report(study: StudyConfig, folder: Path, *, samples: int = 100_000) ->
     """Read the results of a study and compare them.
 
     A difference is between means over common seeds; its interval and p-value cover seeds and test items, see
-    `regard.metrics.seeds.compare_seeds`. P-values are corrected for the number of comparisons.
+    `regard.metrics.seeds.compare_seeds`. P-values are corrected for the number of planned comparisons.
 
     Args:
         study: the study.
@@ -165,7 +164,7 @@ def build_report(study: StudyConfig, folder: Path, *, samples: int = 100_000) ->
         for key in progress.track(order, "Significance test", unit="comparisons")
     }
     p_values = {key: each.p_value for key, each in compared.items() if each is not None and each.over != "seeds"}
-    corrected = dict(zip(p_values, holm(list(p_values.values())), strict=True))
+    corrected = dict(zip(p_values, corrected_for(list(p_values.values()), planned=len(planned_comparisons(study))), strict=True))
     rows = [_row(study, *key, list(found[key].values()), _Against(compared[key], p_values.get(key), corrected.get(key))) for key in order]
     runs = [
         {name: value for name, value in run.items() if name != "counts"} | {"items": len(run.get("counts") or ())}
@@ -175,6 +174,11 @@ def build_report(study: StudyConfig, folder: Path, *, samples: int = 100_000) ->
     files = {name: folder / CONFIGS / f"{name}.yaml" for name in map(run_name, runs)}
     settings = {name: flatten(read_yaml(path)) for name, path in files.items() if path.exists()}
     return Report(study, study.compared_by, rows, find(study, found, compare), runs, missing, unknown, settings)
+
+
+def planned_comparisons(study: StudyConfig) -> set[tuple[str, str]]:
+    """Return the data set and variant of each comparison with the baseline, whether it is tested yet or not."""
+    return {(cell.data, cell.variant) for cell in study_cells(study) if cell.variant != study.compared_with}
 
 
 def _check_test_sets(study: StudyConfig, found: Found) -> tuple[str, ...]:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import csv
 import html
 import io
+import re
 from collections import Counter
 from collections.abc import Sequence
 from itertools import groupby
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from regard.config.base import LOWER_IS_BETTER
 from regard.data.lines import write_files
@@ -18,14 +19,22 @@ from regard.metrics.seeds import LEVEL, MAX_SEEDS
 from regard.strict_json import dump_json
 from regard.study.explained import method_table
 from regard.study.findings import POWER, SEEDS, p_text, same_training
-from regard.study.report import Report, run_name
+from regard.study.report import Report, planned_comparisons, run_name
 from regard.study.training_section import most_frequent_notes, run_table, training_notes, training_table
+from regard.viewer.picture import quiet_fonts
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.lines import Line2D
 
 # Attention scores of test sets with known alignments or regions.
 ATTENTION_SCORES = ("AER", "pointing accuracy", "attention correctness")
 # Decimals of the main score: caption scores are about 1, others up to 100.
 DECIMALS = {"captioning": 3}
 LINES = ("-", "--", ":", "-.")  # number of curves: there are ten colors
+# What Markdown would not show as it is: an escape, and the start of a tag or an entity. "p < 0.001" starts none.
+ESCAPE = re.compile(r"\\(?=[!-/:-@\[-`{-~])")
+MARKUP = re.compile(r"<(?=[A-Za-z/!?])|&(?=#?\w+;)")
 
 
 def table(report: Report) -> tuple[list[str], list[list[str]]]:
@@ -127,8 +136,13 @@ def conclusions(report: Report) -> list[str]:
     ]
 
 
+def _literal(text: str) -> str:
+    # Titles come from the study's file, and must not act as HTML or escape what follows.
+    return MARKUP.sub(lambda found: html.escape(found[0]), ESCAPE.sub(r"\\\\", text))
+
+
 def _as_markdown(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    head, *body = ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in (columns, *rows)]
+    head, *body = ["| " + " | ".join(_literal(cell).replace("|", "\\|") for cell in row) + " |" for row in (columns, *rows)]
     return [head, "|" + " --- |" * len(columns), *body]
 
 
@@ -136,20 +150,22 @@ def markdown(report: Report) -> str:
     """Return the report as Markdown."""
     study = report.study
     columns, rows = table(report)
-    lines = [f"# {study.title or study.name}", ""]
+    lines = [f"# {_literal(study.title or study.name)}", ""]
     if study.source:
-        lines += [study.source, ""]
-    lines += [*_as_markdown(columns, rows), "", *_notes(report), ""]
+        lines += [_literal(study.source), ""]
+    lines += [*_as_markdown(columns, rows), "", *map(_literal, _notes(report)), ""]
     if (lengths := by_length(report)) is not None:
         lines += [f"{LENGTHS}:", "", *_as_markdown(*lengths), ""]
     if (methods := method_table(report.study, report.runs)) is not None:
         lines += ["Explanation methods:", "", *_as_markdown(*methods), "", METHODS_NOTE, ""]
     if (found := findings(report)) is not None:
-        lines += ["Hypotheses:", "", *(f"- {line}" for line in conclusions(report)), "", *_as_markdown(*found), "", VERDICTS, ""]
+        lines += ["Hypotheses:", "", *(f"- {_literal(line)}" for line in conclusions(report)), "", *_as_markdown(*found), ""]
+        for note in _verdict_notes(report):
+            lines += [note, ""]
     if (training := training_table(report)) is not None:
         lines += ["Training:", "", *_as_markdown(*training), ""]
         for note in training_notes(report):
-            lines += [note, ""]
+            lines += [_literal(note), ""]
     lines += ["Command of the first run of each row:", "", "```console"]
     lines += [row.command for row in report.rows]
     return "\n".join([*lines, "```", "", CITE, ""])
@@ -174,12 +190,26 @@ VERDICTS = (
 )
 
 
+def _verdict_notes(report: Report) -> list[str]:
+    tested, planned = sum(row.gain is not None for row in report.findings), len(report.findings)
+    left = f"{tested} of {planned} hypotheses tested so far (each data set counts). In the correction the others have p = 1."
+    return [left, VERDICTS] if tested < planned else [VERDICTS]
+
+
+def _corrected_for(report: Report) -> str:
+    planned, measured = planned_comparisons(report.study), {(row.data, row.variant) for row in report.rows}
+    tested = sum({(data, variant), (data, report.study.compared_with)} <= measured for data, variant in planned)
+    if tested == len(planned):
+        return "for all comparisons of the table (Holm)"
+    return f"for all {len(planned)} comparisons that the study plans (Holm), {tested} of them tested so far"
+
+
 def _notes(report: Report) -> list[str]:
     direction = "lower is better" if report.metric in LOWER_IS_BETTER else "higher is better"
     notes = [
         f"{report.metric} ({direction}): mean ± standard deviation over the seeds. Difference: of the means over the seeds that both have. "
-        "Its interval and p-value are over seeds and test items (a mixed model), or over what the brackets name. Corrected: for all "
-        "comparisons of the table (Holm). Where scores vary over neither, there is no interval.",
+        "Its interval and p-value are over seeds and test items (a mixed model), or over what the brackets name. Corrected: "
+        f"{_corrected_for(report)}. Where scores vary over neither, there is no interval.",
         "",
         "Parameters, updates, seconds per update, training tokens per second, MiB (peak memory of the training process) and test lines per "
         "second are medians over the runs. Times and memory are those of the machine as it was: compare variants by them only if it did "
@@ -305,7 +335,8 @@ def page(report: Report, *, style: str | None = None) -> str:
         parts += ["<h2>Explanation methods</h2>", _as_html(*methods), f"<p>{escape(METHODS_NOTE)}</p>"]
     if (found := findings(report)) is not None:
         lines = "".join(f"<li>{escape(line)}</li>" for line in conclusions(report))
-        parts += ["<h2>Hypotheses</h2>", f"<ul>{lines}</ul>", _as_html(*found), f"<p>{escape(VERDICTS)}</p>"]
+        parts += ["<h2>Hypotheses</h2>", f"<ul>{lines}</ul>", _as_html(*found)]
+        parts += [f"<p>{escape(note)}</p>" for note in _verdict_notes(report)]
     if (training := training_table(report)) is not None:
         parts += ["<h2>Training</h2>", _as_html(*training), *(f"<p>{escape(note)}</p>" for note in training_notes(report))]
     parts += [
@@ -337,19 +368,29 @@ def curves(report: Report) -> str:
             continue
         figure = Figure(figsize=(8, 3.2), layout="constrained")
         axes = figure.subplots()
+        named_lines: list[tuple[Line2D, str]] = []
         for number, (variant, named) in enumerate(report.study.variants.items()):
-            label: str | None = named.title or variant
             style = LINES[number // 10 % len(LINES)]
+            lines: list[Line2D] = []
             for run in runs:
                 if run["cell"]["variant"] == variant:
                     points = [(point["step"], point["loss"]) for point in run["curve"] if "loss" in point]
-                    axes.plot(*zip(*points, strict=True), style, color=f"C{number % 10}", linewidth=1.2, marker=".", label=label)
-                    label = None  # once per variant
-        axes.set(title=chosen.title or data, xlabel="updates", ylabel="validation loss, a line per seed")
-        axes.legend(frameon=False, fontsize=8)
+                    lines += axes.plot(*zip(*points, strict=True), style, color=f"C{number % 10}", linewidth=1.2, marker=".")
+            named_lines += [(line, named.title or variant) for line in lines[:1]]  # once per variant
+        axes.set(xlabel="updates", ylabel="validation loss, a line per seed")
+        axes.set_title(chosen.title or data, parse_math=False)
+        _plain_legend(axes, named_lines)
         axes.spines[["top", "right"]].set_visible(False)
         drawn = io.StringIO()
-        with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "regard"}):
+        with quiet_fonts(), matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "regard"}):
             figure.savefig(drawn, format="svg", metadata=dict.fromkeys(("Date", "Creator", "Format", "Type")))
         parts.append(drawn.getvalue()[drawn.getvalue().index("<svg") :])
     return "".join(parts)
+
+
+def _plain_legend(axes: Axes, named_lines: Sequence[tuple[Line2D, str]]) -> None:
+    # matplotlib leaves out labels that begin with "_", and reads "$" as mathematics: so the titles are set afterwards.
+    legend = axes.legend([line for line, _ in named_lines], ["title"] * len(named_lines), frameon=False, fontsize=8)
+    for text, (_, title) in zip(legend.get_texts(), named_lines, strict=True):
+        text.set_text(title)
+        text.set_parse_math(False)

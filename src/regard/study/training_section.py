@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -32,6 +33,8 @@ SETTINGS = (
 EXAMPLES = {"translation": "pairs", "captioning": "images", "classification": "examples", "entailment": "pairs", "lm": "lines"}
 """What the numbers of examples count."""
 MOST = 4
+INTERVAL = re.compile(r"(\|ci95:[^ |]+) [^|]*")
+"""Method and limits of the interval in a signature. The limits are a run's own, not a setting."""
 
 
 class Scored(NamedTuple):
@@ -126,7 +129,8 @@ def training_notes(report: Report) -> list[str]:
     """Return seeds, and what is known of score, scored weights, best evaluations and numbers of examples, a sentence each."""
     seeds = sorted({run["cell"]["seed"] for run in report.runs})
     notes = [f"Seeds: {', '.join(map(str, seeds))}."] if seeds else []
-    if signatures := dict.fromkeys(found for run in report.runs if (found := (run.get("signatures") or {}).get(report.metric))):
+    own = [(run.get("signatures") or {}).get(report.metric) for run in report.runs]
+    if signatures := dict.fromkeys(INTERVAL.sub(r"\1", signature) for signature in own if signature):
         notes.append(f"{report.metric}: {' or '.join(signatures)}.")
     known = [scored for run in report.runs if (scored := scored_weights(run, report.settings.get(run_name(run), {})))]
     if ways := list(dict.fromkeys(filter(None, map(_chosen, report.settings.values())))):

@@ -132,7 +132,7 @@ def _look(run: SentenceRun, examples: Sequence[Sequence[str]], max_words: int, p
     # Every text keeps at least one token.
     usable = [ids for ids in encoded if min(map(len, ids)) > max_words]
     if not usable:
-        raise DataError(f"faithfulness: no example has more than {max_words} tokens in each of its texts")
+        raise DataError(f"faithfulness: no example has more than {max_words} tokens in each of its texts; they need a smaller --max-words")
     seen = []
     for ids, answer in zip(usable, predict_labels(run, usable, need_weights=True, poll=poll), strict=True):
         if answer.weights is None:
