@@ -30,7 +30,13 @@ SHOWN, REFUTED, NOT_SHOWN = ("suggests", "holds"), ("suggests the opposite", "th
 SUGGESTED = ("suggests", "suggests the opposite")
 STAR = "\\*"
 LOOKED = (
-    *("bahdanau2015_long", "daniluk2017", "generated", "li2018_characters", "li2018_tagged", "lin2017", "luong2015_scores"),
+    "bahdanau2015_long",
+    "daniluk2017",
+    "generated",
+    "li2018_characters",
+    "li2018_tagged",
+    "lin2017",
+    "luong2015_scores",
     "two_inputs",
 )
 """Studies whose last seeds, or some hypotheses, came after first results on the same data had been read; the pages mark them."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 from types import ModuleType
@@ -77,3 +78,22 @@ def test_the_studies_page_counts_the_verdicts_that_hold(monkeypatch: pytest.Monk
     assert sum(study in LOOKED for study, _ in held) == 12
     assert "Of the seventeen verdicts twelve are from these studies." in page
     assert f"{count} verdicts hold, all with three seeds." in page
+
+
+@pytest.mark.parametrize(
+    ("study", "sentence"),
+    [
+        ("bahdanau2015", r"chance only if seeds spread by more than ([\d.]+) and ([\d.]+) BLEU"),
+        ("luong2015", r"chance if seeds spread by more than ([\d.]+) BLEU \(feeding: ([\d.]+), location: ([\d.]+)\)"),
+        ("xu2015", r"chance if seeds spread by more than ([\d.]+) BLEU-4"),
+        ("li2018_lstm_characters", r"It is chance if seeds spread by more than ([\d.]+) BLEU"),
+    ],
+)
+def test_the_studies_page_says_which_spread_of_seeds_one_seed_tolerates(study: str, sentence: str) -> None:
+    page = " ".join((ROOT / "docs" / "studies.md").read_text(encoding="utf-8").split())
+    report = (ROOT / "docs" / "results" / "studies" / study / "report.md").read_text(encoding="utf-8")
+    tolerated = [float(found) for found in re.findall(r"standard deviation above ([\d.]+) ", report)]
+    said = re.search(sentence, page)
+    assert said is not None
+    for number in said.groups():
+        assert any(f"{value:.{len(number.partition('.')[2])}f}" == number for value in tolerated), (number, tolerated)

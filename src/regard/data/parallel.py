@@ -313,10 +313,10 @@ def _from_table(
     table = read_table(
         stream_lines(source), str(source), names, quoted=is_csv(source), optional=optional, advice=advice, instead=languages or ()
     )
+    wanted = f", but data.languages is [{', '.join(languages)}]" if languages else ""
     for number, row in table.rows:
         where = f"{source}, line {number}"
         if not table.named:
-            wanted = f", but data.languages is [{', '.join(languages)}]" if languages else ""
             if number == 1 and (told := _languages([cell or "" for cell in row])):
                 advice = f"data.languages=[{', '.join(told)}] takes them as columns; if this line is a pair, move it down"
                 raise DataError(f"{where}: names languages{wanted}; {advice}")

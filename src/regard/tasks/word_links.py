@@ -234,12 +234,12 @@ def choose_attention(
         source, target = pair
         effect = leave_one_out(run, source.ids, target.ids).clamp(min=0)
         found: dict[tuple[str, int | None, str], float] = {}
-        for weights in _source_attention(run, [source], [target]):
-            for head in (None, *range(weights.weights.shape[1])) if weights.weights.shape[1] > 1 else (None,):
+        for layer in _source_attention(run, [source], [target]):
+            for head in (None, *range(layer.weights.shape[1])) if layer.weights.shape[1] > 1 else (None,):
                 for step in ("predicts", "reads"):
-                    key = (weights.name, head, step)
+                    key = (layer.name, head, step)
                     if taught in (None, key):
-                        linked = _token_weights(weights, 0, head, step, len(source.ids), len(target.ids)).argmax(1, keepdim=True)
+                        linked = _token_weights(layer, 0, head, step, len(source.ids), len(target.ids)).argmax(1, keepdim=True)
                         found[key] = effect.gather(1, linked).sum().item()
         return effect.max(1).values.sum().item(), found
 
