@@ -279,6 +279,7 @@ def test_yaml_has_one_reader() -> None:
         ("[" * 500 + "]" * 500, "levels of lists"),
         ('{"a":' * (MAX_DEPTH + 1) + "1" + "}" * (MAX_DEPTH + 1), "levels of lists"),
         ("{", "Expecting"),
+        ('[{"a": 1, "b": {"c": 1, "c": 2}}]', "the key 'c' stands twice in an object"),
     ],
 )
 def test_json_is_bounded(text: str, message: str) -> None:

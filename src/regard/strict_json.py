@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable
+from collections import Counter
 from typing import Any
 
 MAX_DEPTH = 64
@@ -15,21 +15,20 @@ _ESCAPED = re.compile("[\x80-\x9f\u2028\u2029\ud800-\udfff]")
 """Characters that end a line for some readers, and halves of characters, which UTF-8 cannot encode."""
 MAX_DIGITS = 19
 """Max digits of an integer: 64 bits. Larger ones fail differently in numpy, torch and Python."""
+MAX_SHOWN = 40
+"""Max characters of a repeated key in an error."""
 
 
-def parse_json(
-    text: str | bytes, *, pairs: Callable[[list[tuple[str, Any]]], Any] | None = None, constant: Callable[[str], Any] | None = None
-) -> Any:
+def parse_json(text: str | bytes, *, allow_nan: bool = True) -> Any:
     """Parse JSON.
 
     Args:
         text: a document; bytes are UTF-8.
-        pairs: builds an object from its keys and values; None: a dictionary, in which the last of equal keys wins.
-        constant: converts NaN, Infinity and -Infinity, which are not JSON; None: a float.
+        allow_nan: read NaN, Infinity and -Infinity, which are not JSON, as floats; False: a ValueError.
 
     Raises:
-        ValueError: it is not JSON, not UTF-8, has an integer of more than 64 bits, a float beyond the largest, or too many levels; the
-            message says which.
+        ValueError: it is not JSON, not UTF-8, has a key twice in an object, an integer of more than 64 bits, a float beyond the largest, or
+            too many levels; the message says which.
 
     Example:
         >>> parse_json('{"a": [1, 2.5]}')
@@ -41,7 +40,8 @@ def parse_json(
     """
     try:
         whole = text.decode("utf-8") if isinstance(text, bytes) else text
-        tree = json.loads(whole, parse_int=_integer, parse_float=_float, parse_constant=constant, object_pairs_hook=pairs)
+        constant = None if allow_nan else _constant
+        tree = json.loads(whole, parse_int=_integer, parse_float=_float, parse_constant=constant, object_pairs_hook=_object)
     except RecursionError:
         raise ValueError(f"more than {MAX_DEPTH} levels of lists and objects") from None
     level = [tree]
@@ -84,6 +84,18 @@ def _float(text: str) -> float:
     if math.isinf(number := float(text)):
         raise ValueError(f"{text} is too large for a number")
     return number
+
+
+def _constant(name: str) -> Any:
+    raise ValueError(f"{name} is not JSON")
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        repeated, _ = Counter(name for name, _ in pairs).most_common(1)[0]
+        raise ValueError(f"the key {ascii(repeated)[:MAX_SHOWN]} stands twice in an object")
+    return found
 
 
 def _parts(node: Any) -> Any:

@@ -153,7 +153,7 @@ def damaged(content: dict, *keys: object, value: object = None) -> str:
         ("a.txt", "a.jpg#0\ta dog\na.jpg\ta dog\n", "line 2: expected image#number"),
         ("a.json", "[]", 'expected a list of objects under "images"'),
         ("a.json", "{", "not JSON"),
-        ("a.json", "[" * 100_000, "not JSON"),
+        ("a.json", "[" * 100_000, "more than 64 levels"),
         ("a.json", damaged(KARPATHY, "images", 1, "filename"), r'images\[1\]: expected a text under "filename"'),
         ("a.json", damaged(KARPATHY, "images", 2, "split", value=5), r'images\[2\]: expected a text under "split"'),
         ("a.json", damaged(KARPATHY, "images", 0, "sentences", 1, "raw"), r'images\[0\].sentences\[1\]: expected a text under "raw"'),

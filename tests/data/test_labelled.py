@@ -115,7 +115,7 @@ def test_every_format_gives_the_same_pairs(tmp_path: Path, name: str, text: str,
         (read_sentences, "a.tsv", "label\ttext\n", "a.tsv: no lines"),
         (read_sentences, "a.tsv", "label\treview\n", "a.tsv, line 1: a column is named label, but none text or sentence"),
         (read_sentences, "a.jsonl", '{"label": "a"\n', "a.jsonl, line 1: not JSON"),
-        (read_sentences, "a.jsonl", "[" * 100_000, "a.jsonl, line 1: not JSON"),
+        (read_sentences, "a.jsonl", "[" * 100_000, "a.jsonl, line 1: more than 64 levels"),
         (read_sentences, "a.jsonl", "3\n", "a.jsonl, line 1: expected an object with a label and texts, found int"),
         (
             read_sentences,

@@ -142,10 +142,16 @@ def test_languages_that_a_first_line_does_not_name_are_refused(tmp_path: Path) -
 
 def test_objects_may_have_the_names_of_languages(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
-    path.write_text('{"translation": {"de": "ein", "en": "one"}}\n{"de": "zwei", "en": "two"}\n{"source": "three", "target": "drei"}\n')
-    assert read_pairs(path, languages=("en", "de")) == [("one", "ein"), ("two", "zwei"), ("three", "drei")]
+    path.write_text('{"translation": {"de": "ein", "en": "one"}}\n{"de": "zwei", "en": "two"}\n')
+    assert read_pairs(path, languages=("en", "de")) == [("one", "ein"), ("two", "zwei")]
     with pytest.raises(DataError, match=r'line 1: expected a text under "source", found the keys translation, de, en; data\.languages=\[A'):
         read_pairs(path)
+    path.write_text('{"de": "ein", "en": "one"}\n{"source": "zwei", "target": "two"}\n')
+    with pytest.raises(DataError, match='line 2: expected a text under "en", found the keys source, target'):
+        read_pairs(path, languages=("en", "de"))
+    path.write_text('{"source": "zwei", "target": "two"}\n{"de": "ein", "en": "one"}\n')
+    with pytest.raises(DataError, match='line 2: expected a text under "source", found the keys de, en'):
+        read_pairs(path, languages=("en", "de"))
 
 
 def test_objects_may_have_the_short_names(tmp_path: Path) -> None:

@@ -233,7 +233,7 @@ def test_json_lines_refuse_tabs_and_keys_given_twice_and_may_leave_the_first_inp
     assert answer.code == 1
     assert [found[0]["error"], found[1]["error"]] == [
         'line 1: text: found 2 columns, expected 1; the two inputs are in "text" and "second"',
-        "line 2: 'second': given twice",
+        "line 2: the key 'second' stands twice in an object",
     ]
     assert found[2]["text"]
     alone = lines_of(

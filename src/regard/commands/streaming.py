@@ -10,7 +10,6 @@ import stat
 import sys
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from itertools import chain
@@ -303,16 +302,8 @@ def _wrong(value: Any, line: str, fields: tuple[str, ...], optional: tuple[str, 
 
 def _parse(line: str) -> tuple[Any, str]:
     # The value of a line, and what is wrong with its JSON beyond its form.
-    def refuse(word: str) -> Any:
-        raise ValueError(f"{word} is not JSON")
-
-    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        if repeated := [name for name, times in Counter(name for name, _ in pairs).items() if times > 1]:
-            raise ValueError(f"{shown(repeated[0])}: given twice")
-        return dict(pairs)
-
     try:
-        return parse_json(line, pairs=once, constant=refuse), ""
+        return parse_json(line, allow_nan=False), ""
     except json.JSONDecodeError:
         return None, ""
     except ValueError as error:

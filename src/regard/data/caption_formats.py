@@ -11,11 +11,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 from regard.data.lines import read_lines, single_line, stream_lines, unreadable, whole_characters
-from regard.data.tables import ending_of, is_csv, names_columns, read_table
+from regard.data.tables import as_json, ending_of, is_csv, names_columns, read_table
 from regard.errors import DataError, listed, shown
 from regard.input_files import open_input
 from regard.progress import stage
-from regard.strict_json import parse_json
 
 CaptionFormat = Literal["auto", "karpathy", "coco", "flickr", "lines", "csv", "jsonl"]
 FORMATS: tuple[CaptionFormat, ...] = ("auto", "karpathy", "coco", "flickr", "lines", "csv", "jsonl")
@@ -60,22 +59,6 @@ def read_entries(path: Path, form: CaptionFormat, split: str | Path | None) -> l
     if not entries:
         raise DataError(f"{path}: no captions, expected at least one")
     return entries
-
-
-def as_json(text: str | bytes, where: str) -> Any:
-    """Parse JSON.
-
-    Raises:
-        DataError: it is not JSON; holds `where` and what the parser says.
-
-    Example:
-        >>> as_json('{"a": 1}', "a.json")
-        {'a': 1}
-    """
-    try:
-        return parse_json(text)
-    except (ValueError, RecursionError) as error:
-        raise DataError(f"{where}: not JSON ({single_line(str(error))[:120]})") from error
 
 
 def _read_text(path: Path, form: CaptionFormat, lines: Iterator[str]) -> list[Entry]:

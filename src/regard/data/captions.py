@@ -11,10 +11,11 @@ from typing import Any, overload
 
 import numpy as np
 
-from regard.data.caption_formats import CaptionFormat, Entry, as_json, read_entries
+from regard.data.caption_formats import CaptionFormat, Entry, read_entries
 from regard.data.image_archive import ImageArchive
 from regard.data.images import Box, ImageSource
 from regard.data.lines import read_lines, single_line
+from regard.data.tables import as_json
 from regard.data.token_arrays import FlatTokens, PackedTexts, sequence_offsets
 from regard.errors import DataError
 from regard.progress import stage

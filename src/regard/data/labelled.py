@@ -16,11 +16,10 @@ from regard.data.batching import BatchPlan, plan_batches
 from regard.data.encodings import SAMPLE, all_utf8, refuse_wide_characters
 from regard.data.labelled_examples import ExampleList, LabelledExample
 from regard.data.lines import stream_bytes, stream_lines, whole_characters
-from regard.data.tables import ENDINGS, ending_of, is_csv, names_columns, read_table
+from regard.data.tables import ENDINGS, as_json, ending_of, is_csv, names_columns, read_table
 from regard.data.vocabulary import PAD
 from regard.errors import ConfigError, DataError, counted, listed, shown
 from regard.progress import message, stage
-from regard.strict_json import parse_json
 
 Encoding = Literal["utf-8", "latin-1"]
 
@@ -297,10 +296,7 @@ def _from_words(line: str, where: str) -> list[str]:
 
 
 def _from_json(line: str, where: str, names: Sequence[Sequence[str]]) -> list[str]:
-    try:
-        item = parse_json(line)
-    except (ValueError, RecursionError) as error:
-        raise DataError(f"{where}: not JSON, expected an object with a label and texts") from error
+    item = as_json(line, where, "an object with a label and texts")
     if not isinstance(item, Mapping):
         raise DataError(f"{where}: expected an object with a label and texts, found {type(item).__name__}")
     label = _value(item, LABELS, where)

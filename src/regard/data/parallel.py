@@ -10,11 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from regard.data.lines import read_lines, stat_rereadable, stream_lines, unreadable, whole_characters, write_files
-from regard.data.tables import ENDINGS, ending_of, is_csv, read_table
+from regard.data.tables import ENDINGS, as_json, ending_of, is_csv, read_table
 from regard.data.tmx import Languages, is_tmx, stream_tmx
 from regard.errors import ConfigError, DataError, counted, listed, shown
 from regard.progress import stage
-from regard.strict_json import parse_json
 
 SentencePair = tuple[str, str]
 
@@ -153,7 +152,11 @@ def stream_pairs(
         yield from _from_table(source, columns, languages, apart)
     elif ending == ".jsonl":
         for number, line in enumerate(stream_lines(source), start=1):
-            yield _from_json(line, f"{source}, line {number}", columns, languages=languages, apart=apart)
+            where = f"{source}, line {number}"
+            item = _object(line, where)
+            if number == 1 and languages is not None and not any(name in item for name in languages):
+                languages = None
+            yield _from_object(item, where, columns, languages=languages, apart=apart)
     else:
         endings = f"{listed(PAIR_ENDINGS[:-1])} or {PAIR_ENDINGS[-1]}"
         raise DataError(f"{source}: expected a {endings} file of pairs, or a second file with the targets (--target)")
@@ -364,20 +367,20 @@ def _from_columns(cells: Sequence[str], where: str, columns: Sequence[int]) -> S
     return "\t".join(inputs), target
 
 
-def _from_json(
-    line: str, where: str, columns: Sequence[int], *, languages: Languages | None = None, apart: str | Path | None = None
-) -> SentencePair:
-    try:
-        item = parse_json(line)
-    except (ValueError, RecursionError) as error:
-        raise DataError(f'{where}: not JSON, expected {{"source": ..., "target": ...}}') from error
+def _object(line: str, where: str) -> dict[str, Any]:
+    item = as_json(line, where, '{"source": ..., "target": ...}')
     if not isinstance(item, dict):
         raise DataError(f'{where}: expected an object {{"source": ..., "target": ...}}, found {type(item).__name__}')
+    return {**item, **item["translation"]} if isinstance(item.get("translation"), dict) else item
+
+
+def _from_object(
+    item: Mapping[str, Any], where: str, columns: Sequence[int], *, languages: Languages | None, apart: str | Path | None
+) -> SentencePair:
     if apart is not None and "second" in item:
         raise DataError(f'{where}: has a "second" input, and so has {apart}; give one of them')
     two = 3 in columns and (2 not in columns or "second" in item)
-    item = {**item, **item["translation"]} if isinstance(item.get("translation"), dict) else item
-    one, other = languages if languages is not None and any(name in item for name in languages) else _own_keys(item)
+    one, other = languages or _own_keys(item)
     for key in (one, "second", other) if two else (one, other):
         if not isinstance(item.get(key), str):
             found = f"found {type(item[key]).__name__}" if key in item else f"found the keys {listed(item) or 'none'}"

@@ -1,18 +1,20 @@
-"""Tables of text: rows of `.csv` and `.tsv` files, and their columns by the names in the first line."""
+"""Tables of text: rows of `.csv` and `.tsv` files, their columns by the names in the first line, and lines of JSON."""
 
 from __future__ import annotations
 
 import csv
+import json
 import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from regard.data.lines import MAX_LINE_BYTES
+from regard.data.lines import MAX_LINE_BYTES, single_line
 from regard.errors import DataError, counted, listed, shown
 from regard.progress import message
+from regard.strict_json import parse_json
 
 DELIMITERS = (",", ";", "\t", "|")
 """What may separate the cells of a `.csv` file; the header says which."""
@@ -105,6 +107,30 @@ def read_table(
         else _tab_rows(_told_quotes(lines, path, number + 1), path, number, len(cells))
     )
     return Table(named=True, rows=((line, [None if at is None else row[at] for at in columns]) for line, row in found))
+
+
+def as_json(text: str | bytes, where: str, expected: str = "") -> Any:
+    """Parse JSON of a file.
+
+    Args:
+        text: a document.
+        where: file and line, for errors.
+        expected: what it should be, for errors.
+
+    Raises:
+        DataError: it is not JSON, or beyond the limits of `regard.strict_json.parse_json`.
+
+    Example:
+        >>> as_json('{"a": 1}', "a.json")
+        {'a': 1}
+    """
+    try:
+        return parse_json(text)
+    except json.JSONDecodeError as error:
+        wanted = f", expected {expected}" if expected else f" ({single_line(str(error))[:120]})"
+        raise DataError(f"{where}: not JSON{wanted}") from error
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{where}: {single_line(str(error))[:120]}") from error
 
 
 def ending_of(path: str | Path) -> str:

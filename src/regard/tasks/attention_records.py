@@ -15,7 +15,7 @@ from regard.tasks.captioning_prediction import Captioner
 from regard.tasks.classification_run import SentenceRun, open_sentence_run
 from regard.tasks.explained_examples import label_batches, language_batches, pair_batch, translation_batches
 from regard.tasks.explained_records import add_methods, check_methods
-from regard.tasks.hop_attention import line_records
+from regard.tasks.hop_attention import line_records, without_empty
 from regard.tasks.language_prediction import MAX_RECORD_TOKENS, language_records
 from regard.tasks.language_training import LanguageRun, open_language_run
 from regard.tasks.run_folder import run_task
@@ -175,10 +175,7 @@ def translation_records(
                 for record, item in zip(found, translations, strict=True)
             ]
     translator.run.vocabularies.tell_missing_images()
-    records = [record for record in found if record is not None]
-    if not records:
-        raise DataError("no attention to show: the input holds no text")
-    return records
+    return without_empty(found)
 
 
 def explained_translation(

@@ -10,10 +10,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+from regard import progress
 from regard.attention import record_weights
 from regard.config import EntailmentConfig
 from regard.data.labelled import pad_tokens
-from regard.errors import DataError, NoAttentionError, counted
+from regard.errors import DataError, NoAttentionError, counted, listed
 from regard.tasks.classification_prediction import (
     DIGITS,
     LabelPrediction,
@@ -189,11 +190,31 @@ def example_records(run: SentenceRun, examples: Sequence[Sequence[str]]) -> list
     """
     labellings = label_texts(run, examples, need_weights=True)
     records = [example_record(run, texts, item) for texts, item in zip(examples, labellings, strict=True)]
+    if any(item.label for item in labellings) and not any(records):
+        raise NoAttentionError(f"{run.folder}: this model has no attention to show (model.pooling {run.config.model.pooling})")
+    return without_empty(records)
+
+
+def without_empty(records: Sequence[AttentionRecord | None]) -> list[AttentionRecord]:
+    """Return the records of lines with text, and warn of lines without.
+
+    Args:
+        records: of each line; None: it has no text.
+
+    Raises:
+        DataError: no line has text.
+
+    Example:
+        >>> with progress.listening(lambda event: print(event.text)):
+        ...     [record.title for record in without_empty([None, AttentionRecord({}, title="a"), None])]
+        lines 1, 3: empty, so not shown
+        ['a']
+    """
     found = [record for record in records if record is not None]
     if not found:
-        if any(item.label for item in labellings):
-            raise NoAttentionError(f"{run.folder}: this model has no attention to show (model.pooling {run.config.model.pooling})")
         raise DataError("no attention to show: the input holds no text")
+    if empty := [number for number, record in enumerate(records, start=1) if record is None]:
+        progress.message(f"{'lines' if len(empty) > 1 else 'line'} {listed(empty)}: empty, so not shown", warning=True)
     return found
 
 

@@ -10,9 +10,9 @@ from typing import Any
 
 from PIL import Image
 
-from regard.data.caption_formats import as_json
 from regard.data.lines import read_lines, write_files
 from regard.data.synthetic.scenes import Scene, SceneObject
+from regard.data.tables import as_json
 from regard.errors import ConfigError, DataError, shown
 
 EXPECTED = '{"image": ..., "size": ..., "objects": [{"colour", "shape", "x", "y", "radius"}, ...], "captions": [...], "regions": ...}'
