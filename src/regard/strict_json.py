@@ -40,8 +40,7 @@ def parse_json(text: str | bytes, *, allow_nan: bool = True) -> Any:
     """
     try:
         whole = text.decode("utf-8") if isinstance(text, bytes) else text
-        constant = None if allow_nan else _constant
-        tree = json.loads(whole, parse_int=_integer, parse_float=_float, parse_constant=constant, object_pairs_hook=_object)
+        tree = (_WITH_NAN if allow_nan else _WITHOUT_NAN).decode(whole)
     except RecursionError:
         raise ValueError(f"more than {MAX_DEPTH} levels of lists and objects") from None
     level = [tree]
@@ -108,3 +107,7 @@ def _integer(digits: str) -> int:
     if len(digits) > MAX_DIGITS + 1 or not -(2**63) <= int(digits) < 2**64:
         raise ValueError(f"an integer of {len(digits.lstrip('-'))} digits, expected at most 64 bits")
     return int(digits)
+
+
+_WITH_NAN = json.JSONDecoder(parse_int=_integer, parse_float=_float, object_pairs_hook=_object)
+_WITHOUT_NAN = json.JSONDecoder(parse_int=_integer, parse_float=_float, parse_constant=_constant, object_pairs_hook=_object)
