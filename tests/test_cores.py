@@ -43,7 +43,10 @@ def test_quota_of_control_groups(tmp_path: Path, line: str, files: dict[str, str
     assert groups(tmp_path, line, files) == expected
 
 
-@pytest.mark.parametrize(("quota", "given", "threads"), [(1, None, "1"), (7, None, None), (None, None, None), (1, "5", "5")])
+@pytest.mark.parametrize(
+    ("quota", "given", "threads"),
+    [(1, None, "1"), (7, None, None), (None, None, None), (1, "5", "5"), (1, "5,2", "5,2"), (1, "", "1"), (1, "abc", "1"), (1, "0", "1")],
+)
 def test_threads_follow_a_quota_below_the_cores(
     monkeypatch: pytest.MonkeyPatch, quota: int | None, given: str | None, threads: str | None
 ) -> None:
@@ -55,7 +58,7 @@ def test_threads_follow_a_quota_below_the_cores(
     limit_threads.cache_clear()
     try:
         changed = limit_threads()
-        assert (os.environ.get(THREADS), changed) == (threads, threads is not None and given is None)
+        assert (os.environ.get(THREADS), changed) == (threads, threads is not None and threads != given)
     finally:
         monkeypatch.delenv(THREADS, raising=False)
         limit_threads.cache_clear()

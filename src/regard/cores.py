@@ -77,7 +77,8 @@ def limit_threads() -> bool:
         >>> limit_threads() in (False, True)
         True
     """
-    if THREADS in os.environ or usable_cores() == _affinity():
+    # OpenMP takes the first of a list, and no value that it cannot read.
+    if re.match(r"\s*[1-9]\d*\s*(,|$)", os.environ.get(THREADS, "")) or usable_cores() == _affinity():
         return False
     os.environ[THREADS] = str(usable_cores())
     return True

@@ -10,6 +10,7 @@ import torch
 
 from regard.data.running_text import encode_text
 from regard.tasks.batch_threads import cut_batches, map_batches
+from regard.tasks.explained_examples import explain_batches
 from regard.tasks.language_training import text_likelihood
 from tests.tasks import tiny_language
 
@@ -42,9 +43,22 @@ def test_two_are_under_way_at_a_time() -> None:
     map_batches(lambda item: both.wait(), [1, 2], device=CPU)
 
 
-def test_one_item_keeps_all_threads() -> None:
-    assert map_batches(lambda item: torch.get_num_threads(), [1], device=CPU) == [2]
+@pytest.mark.parametrize(("count", "expected"), [(1, 1), (2, 1), (7, 1), (8, 2)])
+@pytest.mark.parametrize("items", [1, 5])
+def test_each_item_has_few_threads(count: int, expected: int, items: int) -> None:
+    torch.set_num_threads(count)
+    assert map_batches(lambda item: torch.get_num_threads(), [1] * items, device=CPU) == [expected] * items
+    assert torch.get_num_threads() == count
     assert map_batches(lambda item: item, [], device=CPU) == []
+
+
+def test_explanations_have_few_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = []
+    monkeypatch.setattr("regard.tasks.explained_examples.finite_scores", lambda item, method: seen.append(torch.get_num_threads()))
+    with pytest.raises(AttributeError):  # there are no scores
+        explain_batches([None], ["gradient"])  # type: ignore[list-item]
+    assert seen == [1]
+    assert torch.get_num_threads() == 2
 
 
 def test_an_error_and_a_wish_to_leave_come_through() -> None:

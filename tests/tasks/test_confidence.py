@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from regard.config import DecodingConfig, TranslationConfig
+from regard.config import DecodingConfig, TranslationConfig, dump_config
 from regard.errors import CheckpointError
-from regard.tasks import Translator, run_folder, train_translation
+from regard.tasks import Translator, run_folder, train_translation, translation_training
 from regard.tasks.confidence import FILE, MIN_PAIRS, Calibration, calibrate, figures, read_calibration, rising_curve, write_calibration
 from regard.tasks.confidence_training import calibrate_on, observed
 from regard.tasks.run_folder import change_decoding, read_config
 from tests.serve.driver import Site
-from tests.tasks.tiny import TEXTS, trained, translator
+from tests.tasks.tiny import FAMILIES, TEXTS, configuration, trained, translator, write_pairs
 
 FLAT = Calibration([0.0] * 6, [1.0] * 6, [1.0, 0, 0, 0, 0, 0], 0.0, [(-9.0, 10.0), (0.0, 90.0)], 101)
 
@@ -82,10 +86,7 @@ def test_a_training_with_enough_validation_pairs_stores_it(tmp_path: Path) -> No
 
 
 def test_other_decoding_settings_need_another_calibration_and_no_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    files = {side: tmp_path / side for side in ("valid_source", "valid_target")}
-    for path in files.values():
-        path.write_text("\n".join(TEXTS * (MIN_PAIRS // len(TEXTS) + 1)) + "\n", encoding="utf-8")
-    run = trained(tmp_path, data={side: str(path) for side, path in files.items()}, training={"keep_checkpoints": 2})
+    run = trained(tmp_path, data=validated(tmp_path), training={"keep_checkpoints": 2})
     before, weights = read_calibration(run), (run / "model" / "model.safetensors").read_bytes()
     shorter = read_config(run, TranslationConfig).model_copy(update={"decoding": DecodingConfig(min_length=3, max_length=3)})
     calls, seal = 0, run_folder.seal_run_files
@@ -109,6 +110,45 @@ def test_other_decoding_settings_need_another_calibration_and_no_training(tmp_pa
     once = read_calibration(run)
     change_decoding(run, shorter, made_by_decoding=(FILE,))
     assert read_calibration(run) == once
+
+
+def validated(folder: Path) -> dict[str, str]:
+    """Write as many validation pairs as a calibration needs; return the `data` part of a configuration."""
+    files = {side: folder / side for side in ("valid_source", "valid_target")}
+    for path in files.values():
+        path.write_text("\n".join(TEXTS * (MIN_PAIRS // len(TEXTS) + 1)) + "\n", encoding="utf-8")
+    return {side: str(path) for side, path in files.items()}
+
+
+@pytest.mark.parametrize("step", ["choose_attention", "calibrate_on"])
+def test_a_signal_while_a_trained_run_is_measured_is_told_and_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str) -> None:
+    data = {**write_pairs(tmp_path), **validated(tmp_path)}
+    config = configuration(model=FAMILIES["transformer"], data={"max_length": 37, **data}, training={"max_updates": 2, "batch_tokens": 300})
+    measure = getattr(translation_training, step)
+
+    def interrupted(*given: Any, **named: Any) -> Any:
+        signal.raise_signal(signal.SIGTERM)
+        return measure(*given, **named)
+
+    monkeypatch.setattr(translation_training, step, interrupted)
+    result = train_translation(config, tmp_path / "run")
+    assert (result.reason, result.interrupted, result.step) == ("interrupted", signal.SIGTERM, 2)
+    assert read_calibration(tmp_path / "run") is None
+    monkeypatch.undo()
+    assert train_translation(config, tmp_path / "run").weights_sha256 == result.weights_sha256
+    assert read_calibration(tmp_path / "run") is not None
+
+
+def test_two_processes_of_which_one_calibrates(tmp_path: Path) -> None:
+    data = {**write_pairs(tmp_path), **validated(tmp_path)}
+    config = configuration(data={"max_length": 37, **data}, training={"max_updates": 2, "batch_tokens": 300})
+    (tmp_path / "config.yaml").write_text(dump_config(config), encoding="utf-8")
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--standalone", "-m", "regard"]
+    command += ["train", "translation", "--config", str(tmp_path / "config.yaml"), "--out", str(tmp_path / "run")]
+    settings = {"REGARD_DEVICE": "cpu", "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, env={**os.environ, **settings}, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+    assert read_calibration(tmp_path / "run") is not None
 
 
 def test_too_few_pairs_are_no_calibration() -> None:

@@ -315,6 +315,10 @@ def test_the_number_of_workers_follows_threads_and_batches(monkeypatch: pytest.M
         torch.set_num_threads(before)
     fewer = (2, "training.workers 3, 2 micro-batches in a batch")
     assert choose_workers(TrainingConfig(workers=3), 2, ProcessGroup()) == fewer, "no worker without work"
+    assert choose_workers(TrainingConfig(workers=1), 1, ProcessGroup()) == (1, "training.workers"), "one thread, as documented"
+    assert choose_workers(TrainingConfig(workers=2), 1, ProcessGroup()) == (1, "training.workers 2, 1 micro-batch in a batch")
+    assert choose_workers(plain, 1, ProcessGroup(), tokens=999) == (1, "a batch of 999 tokens is not divided")
+    assert choose_workers(plain, 1, ProcessGroup(), tokens=1000) == (0, "a batch is one micro-batch")
     assert choose_workers(plain, 8, ProcessGroup(size=2))[0] == 0
     assert choose_workers(TrainingConfig(compile=True), 8, ProcessGroup())[0] == 0
     assert choose_workers(plain, 8, ProcessGroup(device=torch.device("cuda")))[0] == 0

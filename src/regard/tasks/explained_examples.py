@@ -25,6 +25,7 @@ from regard.explanations import CaptionBatch, LabelBatch, LanguageBatch, ModelBa
 from regard.explanations.methods import Method
 from regard.metrics.alignment import Links, links_from_weights
 from regard.metrics.pointing import box_region, cell_hits
+from regard.tasks.batch_threads import few_threads
 from regard.tasks.captioning_data import build_preprocessing, normalize_caption
 from regard.tasks.captioning_run import CaptionRun, open_caption_run
 from regard.tasks.classification_data import read_labelled_file
@@ -413,6 +414,7 @@ class ExplainedExamples(NamedTuple):
     refused: dict[Method, str]
 
 
+@few_threads()
 def explain_batches(batches: Sequence[ExplainedBatch], methods: Sequence[Method]) -> ExplainedExamples:
     """Explain all examples by all methods defined for the model.
 

@@ -13,6 +13,7 @@ from regard.data.vocabulary import EOS, Vocabulary
 from regard.errors import ConfigError, listed, shown
 from regard.explanations import METHODS, ModelBatch, explain
 from regard.explanations.methods import Method
+from regard.tasks.batch_threads import few_threads
 from regard.viewer import AttentionMap, AttentionRecord
 
 ALL = "all"
@@ -43,6 +44,7 @@ def check_methods(methods: Sequence[str]) -> None:
             raise ConfigError(f"--method {shown(name)}: expected all, or one of {listed(METHODS)}")
 
 
+@few_threads()
 def add_methods(
     record: AttentionRecord, batch: ModelBatch, methods: Sequence[str], *, query: str, keys: Sequence[str], kind: str
 ) -> AttentionRecord:

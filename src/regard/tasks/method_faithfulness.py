@@ -18,6 +18,7 @@ from regard.explanations import METHODS, ModelBatch, explain, greedy_order
 from regard.explanations.faithfulness import SHARES, erasure_curves, randomized, rank_correlation, with_model
 from regard.explanations.methods import Method
 from regard.metrics.significance import bootstrap_interval
+from regard.tasks.batch_threads import few_threads
 from regard.tasks.explained_examples import ExplainedBatch, finite_scores, links_of_scores
 from regard.tasks.translation_evaluation import KnownLinks, check_known_links
 from regard.tasks.word_links import judged_links
@@ -100,6 +101,7 @@ class _Chosen(NamedTuple):
     outputs: Tensor
 
 
+@few_threads()
 def measure_methods(
     batches: Sequence[ExplainedBatch],
     methods: Sequence[Method] = METHODS,

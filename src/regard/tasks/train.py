@@ -22,7 +22,7 @@ from regard.tasks.watched_examples import choose_examples, recorder
 from regard.training import ProcessGroup, TrainingJob, TrainResult, automatic_micro_batches, processes, run_lock, train
 from regard.training.memory_check import build_with_memory_check
 from regard.training.micro_batch import resolve_micro_batches
-from regard.training.signals import StopSignal
+from regard.training.signals import Stopped, StopSignal
 from regard.training.training_job import ignore_event
 from regard.viewer import AttentionRecord
 
@@ -182,11 +182,16 @@ def train_task(
             begin=initial_state(own.config),
             split=own.split if own.divisible else None,
             tokens_per_unit=own.tokens_per_unit,
+            batch_tokens=own.batch_tokens,
             sizes=dict(zip(("training_examples", "validation_examples"), own.sizes, strict=True)),
             record_attention=recorder(own.watched, choose_examples(own.lengths(), own.config.training.watch), own.record),
         )
         result = train(model, job, config=own.config.training, folder=folder, run_files=own.files)
-        own.finish(result)
+        try:
+            with own.stop:
+                own.finish(result)
+        except Stopped:
+            return result._replace(reason="interrupted", interrupted=own.stop.agreed)
         return result
 
 

@@ -305,14 +305,14 @@ class TranslationTraining(TaskTraining[TranslationConfig]):
         # An attention with one head uses its own alignment, of the predicting step.
         if taught is None and not run.config.model.decoder_attentions and not _has_heads(run.config.model):
             return
-        if (choice := choose_attention(run, self.held.pairs, taught=taught)) is not None:
+        if (choice := choose_attention(run, self.held.pairs, taught=taught, poll=self.stop.poll_alone)) is not None:
             write_choice(self.folder, choice)
 
     def _calibrate(self, result: TrainResult) -> None:
         if result.model is None or (self.folder / CONFIDENCE).exists() or self.held.size < MIN_PAIRS:
             return
         pairs = [pair[:2] for pair in self.held.pairs[:MAX_PAIRS]]
-        found = calibrate_on(Translator(open_translation_run(self.folder), poll=self.stop.poll), pairs)
+        found = calibrate_on(Translator(open_translation_run(self.folder), poll=self.stop.poll_alone), pairs)
         if found is not None:
             write_calibration(self.folder, found)
 

@@ -209,7 +209,11 @@ def leave_one_out(run: TranslationRun, source: Sequence[int], target: Sequence[i
 
 
 def choose_attention(
-    run: TranslationRun, pairs: Iterable[SentencePair], *, taught: tuple[str, int | None, str] | None = None
+    run: TranslationRun,
+    pairs: Iterable[SentencePair],
+    *,
+    taught: tuple[str, int | None, str] | None = None,
+    poll: Callable[[], None] | None = None,
 ) -> LinkAttention | None:
     """Select the attention whose links agree best with leave-one-out, among all cross-attention layers and heads.
 
@@ -221,6 +225,7 @@ def choose_attention(
         run: a loaded run.
         pairs: sentence pairs, such as the validation set; the first 64 of at most 40 tokens per side are used.
         taught: name, head and step of the only candidate, an attention that learned links (`regard.models.loss_guides.LinkGuide`).
+        poll: called before each sentence; may raise to stop.
 
     Returns:
         The best, the first of ties. None without candidates or pairs.
@@ -244,7 +249,7 @@ def choose_attention(
         return effect.max(1).values.sum().item(), found
 
     stage = progress.stage("Choosing the attention for links", total=len(used), unit="sentences")
-    measured = map_batches(agreement, used, device=device_of(run.model), stage=stage)
+    measured = map_batches(agreement, used, device=device_of(run.model), poll=poll, stage=stage)
     most = sum(own for own, _ in measured)
     totals: dict[tuple[str, int | None, str], float] = {}
     for _, found in measured:

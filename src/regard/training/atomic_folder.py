@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import shutil
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
@@ -204,4 +205,6 @@ def to_disk(path: Path) -> None:
 def _cause(path: Path, error: Exception) -> str:
     if isinstance(error, OSError):
         return os_reason(path, error)
+    if number := re.search(r"\(os error (\d+)\)", str(error)):  # as safetensors words it
+        return os.strerror(int(number[1]))
     return " ".join(str(error).split())

@@ -142,7 +142,7 @@ class _Loop:
         self.window_seconds = self.progress.window[4]
         self.mark = time.perf_counter()
         self.micro_batches = micro_batches_of(job, config)
-        count, why = choose_workers(config, self.micro_batches, world)
+        count, why = choose_workers(config, self.micro_batches, world, tokens=job.batch_tokens)
         self.how = describe_workers(count, why)
         sizes = {"micro_batches": self.micro_batches, "batches": config.gradient_accumulation_steps, "count": count}
         self.workers = Workers(model, self._compute, carried=job.carried, **sizes) if count else None

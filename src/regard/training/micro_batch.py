@@ -95,15 +95,17 @@ def why_alone(config: TrainingConfig, world: ProcessGroup) -> str:
     return ""
 
 
-def choose_workers(config: TrainingConfig, micro_batches: int, world: ProcessGroup) -> tuple[int, str]:
+def choose_workers(config: TrainingConfig, micro_batches: int, world: ProcessGroup, *, tokens: int | None = None) -> tuple[int, str]:
     """Return the number of single-thread processes for the micro-batches of a batch, and the reason.
 
-    0 means this process alone, with all threads of torch.
+    0 means this process alone, with all threads of torch. A batch too small for micro-batches is computed by one thread: a second one saves
+    next to nothing, and beside another program the two wait for each other.
 
     Args:
         config: `workers` and `compile` are read.
         micro_batches: of each batch.
         world: the processes `torchrun` started.
+        tokens: padded tokens of a batch; None: unknown.
 
     Raises:
         ConfigError: `training.workers` > 1 where only one is possible.
@@ -113,17 +115,21 @@ def choose_workers(config: TrainingConfig, micro_batches: int, world: ProcessGro
         (3, 'training.workers')
         >>> choose_workers(TrainingConfig(), 1, ProcessGroup())
         (0, 'a batch is one micro-batch')
+        >>> choose_workers(TrainingConfig(), 1, ProcessGroup(), tokens=500)
+        (1, 'a batch of 500 tokens is not divided')
     """
     why = why_alone(config, world)
     if why:
         if (config.workers or 1) > 1:
             raise ConfigError(f"training.workers: {config.workers}, but only 1 is possible: {why}")
         return 0, why
-    if micro_batches == 1:
+    if micro_batches == 1 and tokens is not None and tokens < MIN_MICRO_BATCHES * MIN_TOKENS:
+        return 1, f"a batch of {tokens} tokens is not divided"
+    if micro_batches == 1 and config.workers is None:
         return 0, "a batch is one micro-batch"
     if config.workers is not None:
-        limit = f" {config.workers}, {micro_batches} micro-batches in a batch" if config.workers > micro_batches else ""
-        return min(config.workers, micro_batches), f"training.workers{limit}"
+        parts = f" {config.workers}, {counted(micro_batches, 'micro-batch', 'micro-batches')} in a batch"
+        return min(config.workers, micro_batches), f"training.workers{parts if config.workers > micro_batches else ''}"
     threads = torch.get_num_threads()
     # OpenMP takes no value that it cannot read, and torch no more threads than cores.
     cause = f"OMP_NUM_THREADS={threads}" if os.environ.get(THREADS) == str(threads) else counted(threads, "core")
@@ -138,9 +144,11 @@ def describe_workers(count: int, why: str) -> str:
     Example:
         >>> describe_workers(2, "2 cores, 4 micro-batches in a batch")
         'workers: 2 processes of one thread each (2 cores, 4 micro-batches in a batch)'
+        >>> describe_workers(1, "a batch of 500 tokens is not divided")
+        'workers: 1 process of one thread (a batch of 500 tokens is not divided)'
     """
     if count:
-        return f"workers: {counted(count, 'process', 'processes')} of one thread each ({why})"
+        return f"workers: {counted(count, 'process', 'processes')} of one thread{' each' if count > 1 else ''} ({why})"
     threads = torch.get_num_threads()
     return f"workers: none, this process trains with {counted(threads, 'thread')} ({why})"
 

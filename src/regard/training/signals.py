@@ -64,6 +64,16 @@ class StopSignal:
         if self.agreed:
             raise Stopped
 
+    def poll_alone(self) -> None:
+        """Leave a computation of this process only; not collective.
+
+        Raises:
+            Stopped: this process received a signal.
+        """
+        if self.received:
+            self.agreed = self.received
+            raise Stopped
+
     def _receive(self, number: int, frame: FrameType | None) -> None:
         self.received = number
         if number == signal.SIGINT:

@@ -54,6 +54,7 @@ class TrainingJob:
         record_attention: (model, updates done) -> JSON records of the same examples each time. Called like `evaluate`, before the first
             update and after each evaluation; `regard.training.attention_history` writes them. None records nothing.
         tokens_per_unit: mean tokens of what a batch's `tokens`, by which its loss is divided, count: of examples their length.
+        batch_tokens: padded tokens of a batch, about; None: unknown.
         sizes: numbers for the last line of the log, such as that of the training examples.
 
     Example:
@@ -74,6 +75,7 @@ class TrainingJob:
     split: Callable[[Any, int], Sequence[Any]] | None = None
     record_attention: Callable[[nn.Module, int], Sequence[Mapping[str, Any]]] | None = None
     tokens_per_unit: float = 1.0
+    batch_tokens: int | None = None
     sizes: Mapping[str, int] = field(default_factory=dict)
 
 
