@@ -469,10 +469,13 @@ def main() -> int:
         own += ["--data", str(arguments.data)] if arguments.data else []
         environment = {**os.environ, **({"TRITON_INTERPRET": "1"} if arguments.rehearse and name == "area" else {})}
         print(f"== {name}: {seconds:.0f} s at most", flush=True)
+        table, begun = arguments.out / f"gpu_{name}.json", time.time()
         # A stage stops at its time between two rows; one that hangs is killed a little later.
         if code := alone([sys.executable, __file__, *own], seconds + 30, environment):
             failed.append(name)
             print(f"== {name}: exit code {code}", flush=True)
+            if table.exists() and table.stat().st_mtime < begun:
+                print(f"== {name}: no row was measured, and {table} holds those of an earlier run", flush=True)
     if failed:
         print(f"== failed: {', '.join(failed)}", flush=True)
     return 1 if failed else 0

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from regard import progress
 from regard.data.labelled import (
     LabelledExample,
     hold_out_labelled,
@@ -177,3 +178,27 @@ def test_a_plan_holds_every_example_once_and_counts_examples(lengths: list[list[
 def test_lower_case_keeps_the_length() -> None:
     assert lowercase_text("Ein HAUS") == "ein haus"
     assert lowercase_text("\u0130X") == "\u0130x"  # its own lower case has two characters
+
+
+def test_pairs_without_a_label_are_dropped_as_numbers_too(tmp_path: Path) -> None:
+    rows = [f"{label},p,h" for label in (0, -1, 1, 2, -1)]
+    (tmp_path / "a.csv").write_text("label,premise,hypothesis\n" + "\n".join(rows) + "\n")
+    found = read_entailment(tmp_path / "a.csv")
+    assert ([example.label for example in found.examples], found.dropped) == (["0", "1", "2"], 2)
+    (tmp_path / "a.csv").write_text("label,premise,hypothesis\n-1,p,h\n1,p,h\n3,p,h\n")
+    assert read_entailment(tmp_path / "a.csv").dropped == 0, "3 is no label of SNLI, so -1 may be one, too"
+
+
+def test_a_mark_of_utf8_counts_more_than_the_encoding(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_bytes(b"\xef\xbb\xbf1 x\n")
+    assert [example.label for example in read_sentences(tmp_path / "a.txt", encoding="latin-1").examples] == ["1"]
+
+
+def test_of_two_names_of_a_column_the_first_counts_and_is_told(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("category,Text,label,sentence\nx,two,good,one\n")
+    told: list[progress.Event] = []
+    with progress.listening(told.append):
+        found = read_sentences(tmp_path / "a.csv").examples
+    assert [(example.label, example.texts) for example in found] == [("good", ("one",))]
+    lines = [event.text.partition("line 1: ")[2] for event in told if "is read" in event.text]
+    assert lines == ["of the columns category, label, label is read", "of the columns Text, sentence, sentence is read"]

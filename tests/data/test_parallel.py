@@ -52,6 +52,7 @@ def test_unequal_files_are_refused_with_both_counts(tmp_path: Path) -> None:
         ("a.jsonl", '{"source": "a"', "line 2: not JSON"),
         ("a.jsonl", "[" * 100_000, "line 2: more than 64 levels"),
         ("a.jsonl", '{"source": "a", "target": "b", "source": "c"}', "line 2: the key 'source' stands twice"),
+        ("a.jsonl", '{"source": "a", "src": "b", "target": "c"}', "line 2: has the keys source, src; keep one of them"),
         ("a.jsonl", '["a", "b"]', "line 2: expected an object .* found list"),
         (
             "a.jsonl",

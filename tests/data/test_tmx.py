@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from regard import progress
 from regard.data import read_pairs
 from regard.data.shards import ParallelText
 from regard.errors import DataError
@@ -132,6 +133,27 @@ def test_countries_may_differ_from_unit_to_unit(tmp_path: Path) -> None:
     assert read_pairs(memory(tmp_path / "a.tmx", *units)) == [*PAIRS, ("a bird", "ein Vogel")]
     only = [unit(("pt-BR", "ônibus"), ("pt-PT", "autocarro")), unit(("pt-BR", "trem"), ("pt-PT", "comboio"))]
     assert read_pairs(memory(tmp_path / "b.tmx", *only, source="pt-BR")) == [("ônibus", "autocarro"), ("trem", "comboio")]
+
+
+def test_what_is_left_out_is_told_and_two_scripts_need_a_choice(tmp_path: Path) -> None:
+    def unit(*texts: tuple[str, str]) -> str:
+        return "<tu>" + "".join(f'<tuv xml:lang="{name}"><seg>{text}</seg></tuv>' for name, text in texts) + "</tu>"
+
+    def memory(*units: str) -> Path:
+        (tmp_path / "a.tmx").write_text(f'<tmx><header srclang="en"/><body>{"".join(units)}</body></tmx>')
+        return tmp_path / "a.tmx"
+
+    told: list[progress.Event] = []
+    one, two = unit(("en", "one"), ("de", "eins"), ("de", "ein"), ("de-AT", "oans")), unit(("en", "two"))
+    with progress.listening(told.append):
+        assert read_pairs(memory(one, two), languages=("en", "de")) == [("one", "eins")]
+    assert [event.text for event in told if "left out" in event.text] == [
+        f"{tmp_path / 'a.tmx'}: left out 1 unit without a text in both languages and 2 further texts of a unit in one language"
+    ]
+    chinese = memory(unit(("en", "a"), ("zh-Hant", "b"), ("zh-Hans", "c")))
+    with pytest.raises(DataError, match=r"a unit has zh-hans, zh-hant; name one of them in data\.languages"):
+        read_pairs(chinese, languages=("en", "zh"))
+    assert read_pairs(chinese, languages=("en", "zh-hans")) == [("a", "c")]
 
 
 def test_a_text_is_never_paired_with_itself(tmp_path: Path) -> None:

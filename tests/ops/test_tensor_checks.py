@@ -156,3 +156,10 @@ KEYS = torch.randn(1, 1, 3, 5)
 def test_what_is_no_tensor_is_named_with_its_type(call: Callable[[], object], message: str) -> None:
     with pytest.raises(ShapeError, match=message):
         call()
+
+
+@pytest.mark.parametrize("weigh", [ops.masked_softmax, ops.sparsemax, ops.entmax15])
+@pytest.mark.parametrize("scores", [torch.tensor([[1, 2]]), torch.tensor(1.0), torch.tensor([True])])
+def test_scores_without_an_axis_or_a_floating_dtype_are_refused(weigh: Callable[..., object], scores: torch.Tensor) -> None:
+    with pytest.raises(ShapeError, match="scores must be floating and have an axis, found"):
+        weigh(scores)

@@ -49,6 +49,7 @@ def compare(
     from regard.config.unused import unused_in_study
     from regard.jobs import open_pool
     from regard.study.cost import ESTIMATE_NOTE, estimate
+    from regard.study.explained import check_methods
     from regard.study.grid import check_study, run_study
     from regard.study.report import build_report
     from regard.study.report_files import write_report
@@ -59,6 +60,7 @@ def compare(
         raise ConfigError("compare: --only chooses the runs to do, and --report does none")
     found = load_study(study, data=data, scale=scale)
     if estimate_only:
+        check_methods(found)
         with progress.stage("Estimating"):
             costs = estimate(found, beside=study.parent, only=only)
         for line in (*aligned(*costs), "", ESTIMATE_NOTE):

@@ -74,7 +74,9 @@ class HypothesisConfig(Frozen):
     than: str = Field(description="the variant it is compared with")
     data: tuple[str, ...] = Field(default=(), description="on these data sets; none: on each")
     published: str | None = Field(
-        default=None, description="the difference in a paper; absent: that of the data set's published figures, if it has both"
+        default=None,
+        pattern=r"^\s*[+-]?[0-9]",
+        description="the difference in a paper; absent: that of the data set's published figures, if it has both",
     )
 
 

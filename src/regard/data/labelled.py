@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain, islice
@@ -27,8 +28,8 @@ Encoding = Literal["utf-8", "latin-1"]
 LABELS = ("label", "gold_label", "entailment_judgment", "class", "category")
 TEXTS = (("text", "sentence"),)
 PAIRS = (("premise", "sentence1", "sentence_A"), ("hypothesis", "sentence2", "sentence_B"))
-# SNLI and MultiNLI's labels, and that of pairs without agreement among annotators.
-OFFICIAL, NO_LABEL = ("entailment", "neutral", "contradiction"), "-"
+# Labels of SNLI and MultiNLI, as text and as numbers (Hugging Face's export), and that of pairs without agreement among annotators.
+OFFICIAL = {"-": {"entailment", "neutral", "contradiction"}, "-1": {"0", "1", "2"}}
 
 
 class LabelledFile(NamedTuple):
@@ -81,7 +82,8 @@ def read_entailment(path: str | Path, *, encoding: Encoding = "utf-8") -> Labell
       ("entailment_judgment", "sentence_A", "sentence_B"), of SNLI and MultiNLI, or by the names above, those; else three: label, premise,
       hypothesis.
 
-    Pairs labelled "-" (no agreement) are dropped and counted, where the other labels are those of SNLI and MultiNLI.
+    Pairs labelled "-" (no agreement) are dropped and counted, where the other labels are those of SNLI and MultiNLI; so are pairs labelled
+    -1, where the others are 0, 1 and 2.
 
     Args:
         path: the file; its name may end in `.gz`.
@@ -100,10 +102,11 @@ def read_entailment(path: str | Path, *, encoding: Encoding = "utf-8") -> Labell
     """
     file = _read(path, encoding, PAIRS, None)
     examples = ExampleList.of(file.examples)
-    official = {name.lower() for name in examples.names} <= {*OFFICIAL, NO_LABEL}
-    kept = examples.codes != (examples.names.index(NO_LABEL) if NO_LABEL in examples.names and official else -1)
+    names = {name.lower() for name in examples.names}
+    missing = next((name for name, others in OFFICIAL.items() if name in names <= {name, *others}), None)
+    kept = examples.codes != (-1 if missing is None else examples.names.index(missing))
     if not kept.any():
-        raise DataError(f"{path}: every pair is labelled {NO_LABEL!r}, expected at least one with a label")
+        raise DataError(f"{path}: every pair is labelled {missing!r}, expected at least one with a label")
     return file._replace(examples=examples.chosen(kept), dropped=len(kept) - int(kept.sum()))
 
 
@@ -271,7 +274,7 @@ def _lines(path: str | Path, encoding: Encoding) -> Iterator[str]:
     lines = stream_bytes(path, mark=False)
     sample = list(islice(lines, SAMPLE))
     refuse_wide_characters(sample, str(path))
-    if all_utf8(sample):
+    if all_utf8(sample) or (sample[:1] and sample[0].startswith(codecs.BOM_UTF8)):
         message(f"{path}: is UTF-8, and read so, despite data.encoding={encoding}", warning=True)
         return stream_lines(path)
     return (line.decode(encoding) for line in chain(sample, lines))

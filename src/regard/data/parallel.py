@@ -380,7 +380,7 @@ def _from_object(
     if apart is not None and "second" in item:
         raise DataError(f'{where}: has a "second" input, and so has {apart}; give one of them')
     two = 3 in columns and (2 not in columns or "second" in item)
-    one, other = languages or _own_keys(item)
+    one, other = languages or _own_keys(item, where)
     for key in (one, "second", other) if two else (one, other):
         if not isinstance(item.get(key), str):
             found = f"found {type(item[key]).__name__}" if key in item else f"found the keys {listed(item) or 'none'}"
@@ -390,9 +390,15 @@ def _from_object(
     return whole_characters(source), whole_characters(item[other])
 
 
-def _own_keys(item: Mapping[str, Any]) -> list[str]:
+def _own_keys(item: Mapping[str, Any], where: str) -> list[str]:
     """Return the keys of an object that hold source and target; the usual ones where it has none."""
-    return [next((name for name in known if name in item), known[0]) for known in COLUMNS]
+    keys = []
+    for known in COLUMNS:
+        found = [name for name in known if name in item]
+        if len(found) > 1:
+            raise DataError(f"{where}: has the keys {listed(found)}; keep one of them")
+        keys.append(found[0] if found else known[0])
+    return keys
 
 
 def _as_line(text: str, number: int, side: str) -> str:

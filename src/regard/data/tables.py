@@ -101,6 +101,7 @@ def read_table(
             raise DataError(f"{header}; if this line is no header, move it down")
         whole = _told_quotes(chain([head], lines), path, number)
         return Table(named=False, rows=((line, list(row.split("\t"))) for line, row in enumerate(whole, number)))
+    _tell_others(cells, names, columns, where)
     found = (
         _csv_rows(lines, path, delimiter, number, len(cells))
         if quoted
@@ -195,16 +196,24 @@ def find_columns(cells: Sequence[str], names: Sequence[Sequence[str]], where: st
     lower = [cell.lower() for cell in exact]
     found: list[int | None] = []
     for known in names:
-        wanted = [(exact, name) for name in known] + [(lower, name.lower()) for name in known]
-        where_named = next(((own, name) for own, name in wanted if name in own), None)
-        if where_named is None:
+        named = [(exact, name) for name in known if name in exact] or [(lower, low) for low in map(str.lower, known) if low in lower]
+        if not named:
             found.append(None)
             continue
-        own, name = where_named
+        own, name = named[0]
         if own.count(name) > 1:
             raise DataError(f"{where}: {own.count(name)} columns are named {name}")
         found.append(own.index(name))
     return found
+
+
+def _tell_others(cells: Sequence[str], names: Sequence[Sequence[str]], columns: Sequence[int | None], where: str) -> None:
+    """Tell of columns that have another name of one that is read."""
+    for known, at in zip(names, columns, strict=True):
+        wanted = {name.lower() for name in known}
+        named = [cell.strip() for cell in cells if cell.strip().lower() in wanted]
+        if at is not None and len(named) > 1:
+            message(f"{where}: of the columns {listed(named)}, {cells[at].strip()} is read", warning=True)
 
 
 def _told_quotes(lines: Iterable[str], path: str, first: int) -> Iterator[str]:

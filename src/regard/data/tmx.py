@@ -7,7 +7,8 @@ from pathlib import Path
 from xml.parsers import expat
 
 from regard.data.lines import single_line, stream_chunks
-from regard.errors import DataError, listed, shown
+from regard.errors import DataError, counted, listed, shown
+from regard.progress import message
 
 # Elements in a segment that hold codes of the document's format instead of text.
 CODES = frozenset(("bpt", "ept", "ph", "it", "ut"))
@@ -29,7 +30,7 @@ def stream_tmx(path: str | Path, languages: Languages | None = None) -> Iterator
     """Yield the (source, target) pairs of a translation memory, without holding it in memory.
 
     Tags inside a segment are left out, and white space becomes a space. A unit that lacks one of the two languages is skipped. "en" finds
-    "en-US", too. Of several variants of a language the first counts.
+    "en-US", too. Of several texts of a language the first counts. A message says how many units and texts were left out.
 
     Args:
         path: a `.tmx` file of version 1.1 to 1.4, or `.tmx.gz`.
@@ -37,7 +38,8 @@ def stream_tmx(path: str | Path, languages: Languages | None = None) -> Iterator
 
     Raises:
         DataError: the file is not such a file, declares entities, or has no unit in the two languages; without `languages`, it has more
-            than two. The message names the file and, where known, the line.
+            than two; a unit has a language in two scripts, such as zh-Hans and zh-Hant. The message names the file and, where known, the
+            line.
 
     Example:
         >>> import tempfile
@@ -48,16 +50,24 @@ def stream_tmx(path: str | Path, languages: Languages | None = None) -> Iterator
         ...     list(stream_tmx(Path(folder, "a.tmx"))), list(stream_tmx(Path(folder, "a.tmx"), ("de", "en")))
         ([('a dog', 'ein Hund')], [('ein Hund', 'a dog')])
     """
-    reader, found = _Reader(path), 0
+    reader, found, skipped, others = _Reader(path), 0, 0, 0
     pair = None if languages is None else (languages[0].lower(), languages[1].lower())
     for unit in reader.units():
         pair = pair or _pair_of(path, reader.source, unit)
         if languages is None and pair is not None and any(name not in pair and name.split("-")[0] not in pair for name in unit):
             raise _choose_two(path, reader.languages)
-        sides = None if pair is None else [_side(unit, name, other) for name, other in (pair, pair[::-1])]
+        sides = None if pair is None else [_texts(path, unit, name, other) for name, other in (pair, pair[::-1])]
         if sides and all(sides):
             found += 1
-            yield sides[0], sides[1]
+            others += sum(map(len, sides)) - 2
+            yield sides[0][0], sides[1][0]
+        else:
+            skipped += 1
+    others += reader.repeated
+    if found and (skipped or others):
+        left = [counted(skipped, "unit without a text in both languages", "units without a text in both languages")] if skipped else []
+        left += [counted(others, "further text of a unit in one language", "further texts of a unit in one language")] if others else []
+        message(f"{path}: left out {' and '.join(left)}")
     if not found:
         names = listed(sorted(reader.languages)) or "none"
         raise DataError(f"{path}: no unit with a text in {' and '.join(pair) if pair else 'two languages'}; its languages are: {names}")
@@ -80,11 +90,12 @@ def _choose_two(path: str | Path, found: Iterable[str]) -> DataError:
     return DataError(f"{path}: has the languages {listed(sorted(found))}; choose two: data.languages=[SOURCE, TARGET]")
 
 
-def _side(unit: Mapping[str, str], language: str, other: str) -> str:
-    # The text of a language, or of one of its countries that is not the other side.
-    return unit.get(language) or next(
-        (text for name, text in unit.items() if text and name.split("-")[0] == language and name != other), ""
-    )
+def _texts(path: str | Path, unit: Mapping[str, str], language: str, other: str) -> list[str]:
+    # Those of a language and of its countries that are not the other side, its own first.
+    found = {name: text for name, text in unit.items() if text and (name == language or (name.split("-")[0] == language and name != other))}
+    if len({part for name in found for part in name.split("-")[1:] if len(part) == 4}) > 1:
+        raise DataError(f"{path}: a unit has {listed(sorted(found))}; name one of them in data.languages=[SOURCE, TARGET]")
+    return sorted(found.values(), key=lambda text: text != found.get(language))
 
 
 class _Reader:
@@ -94,6 +105,7 @@ class _Reader:
         self._path = path
         self.source = ""
         self.languages: set[str] = set()
+        self.repeated = 0
         self._ready: list[dict[str, str]] = []
         self._unit: dict[str, str] = {}
         self._language = ""
@@ -139,6 +151,7 @@ class _Reader:
         self._depth -= 1
         if name == "seg" and self._text is not None:
             if self._language:
+                self.repeated += self._language in self._unit
                 self._unit.setdefault(self._language, " ".join(single_line("".join(self._text)).split()))
                 self.languages.add(self._language)
             self._text = None

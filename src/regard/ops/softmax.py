@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from regard.ops.masks import check_mask
-from regard.ops.tensor_checks import refuse_others
+from regard.ops.tensor_checks import check_scores
 
 
 def masked_softmax(scores: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -24,7 +24,7 @@ def masked_softmax(scores: Tensor, mask: Tensor | None = None) -> Tensor:
         (..., T, S), same dtype; each row sums to 1, or to 0 when empty.
 
     Raises:
-        ShapeError: the mask is not boolean, does not broadcast, or lacks axes.
+        ShapeError: the scores have no axis or no floating dtype; the mask is not boolean, does not broadcast, or lacks axes.
 
     Example:
         >>> masked_softmax(torch.zeros(1, 3), torch.tensor([True, True, False])).tolist()
@@ -32,7 +32,7 @@ def masked_softmax(scores: Tensor, mask: Tensor | None = None) -> Tensor:
         >>> masked_softmax(torch.zeros(1, 2), torch.tensor([False, False])).tolist()
         [[0.0, 0.0]]
     """
-    refuse_others("masked_softmax", scores=scores)
+    check_scores("masked_softmax", scores)
     blocked = torch.isneginf(scores)
     if mask is not None:
         check_mask(mask, scores.shape, "masked_softmax")

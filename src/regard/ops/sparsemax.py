@@ -11,7 +11,7 @@ from torch import Tensor
 from regard.errors import ConfigError
 from regard.ops.masks import check_mask
 from regard.ops.softmax import masked_softmax
-from regard.ops.tensor_checks import refuse_others
+from regard.ops.tensor_checks import check_scores
 
 Normalizer = Literal["softmax", "sparsemax", "entmax15"]
 """How scores become weights."""
@@ -102,7 +102,7 @@ def entmax15(scores: Tensor, mask: Tensor | None = None) -> Tensor:
 
 
 def _sparse(name: str, scores: Tensor, mask: Tensor | None, weigh: Callable[[Tensor], Tensor]) -> Tensor:
-    refuse_others(name, scores=scores)
+    check_scores(name, scores)
     blocked = torch.isneginf(scores)
     if mask is not None:
         check_mask(mask, scores.shape, name)

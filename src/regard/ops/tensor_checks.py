@@ -203,6 +203,21 @@ def refuse_others(operation: str, **arguments: object) -> None:
             raise ShapeError(f"{operation}: {name} must be a tensor, found {type(value).__name__}")
 
 
+def check_scores(operation: str, scores: object) -> None:
+    """Refuse scores that no weights can be made of.
+
+    Raises:
+        ShapeError: no tensor, of no floating dtype, or without an axis.
+
+    Example:
+        >>> check_scores("sparsemax", torch.ones(2, 3))
+    """
+    refuse_others(operation, scores=scores)
+    if not isinstance(scores, Tensor) or not scores.is_floating_point() or not scores.ndim:
+        found = f"{scores.dtype} {tuple(scores.shape)}" if isinstance(scores, Tensor) else type(scores).__name__
+        raise ShapeError(f"{operation}: scores must be floating and have an axis, found {found}")
+
+
 def check_states(module: str, name: str, states: object, length: str, features: int | str) -> None:
     """Check that an input is a floating tensor (B, length, features).
 
