@@ -108,6 +108,19 @@ def test_a_report_says_what_a_variant_sets_and_how_the_score_is_computed(tmp_pat
     assert training_notes(report)[:2] == ["Seeds: 2.", "accuracy: n:60."]
 
 
+def test_a_report_says_what_a_study_sets_for_all(tmp_path: Path) -> None:
+    for variant, decay in (("plain", 0.5), ("good", 0.75)):
+        keep(tmp_path, "a", variant, 1, training={"ema_decay": decay, "betas": [0.5, 0.9], "tensorboard": True, "workers": 3})
+    shared = {"training": {"ema_decay": 0.5, "betas": [0.5, 0.9], "tensorboard": True, "workers": 3}, "data": {"max_length": 9}}
+    study = study_of("classification", seeds=(1,)).model_copy(update={"settings": shared})
+    rows = dict((training_table(build_report(study, tmp_path, samples=10)) or ([], []))[1])
+    told = {
+        name: value for name, value in rows.items() if name.removeprefix("training.") in ("ema_decay", "betas", "tensorboard", "workers")
+    }
+    assert told == {"training.ema_decay": "0.5 (plain); 0.75 (good)", "training.betas": "[0.5, 0.9]", "training.tensorboard": "true"}
+    assert "data.max_length" not in rows
+
+
 def test_a_report_says_how_many_runs_were_best_at_their_last_evaluation(tmp_path: Path) -> None:
     rising = [{"step": 4, "loss": 2.0, "accuracy": 0.5}, {"step": 8, "loss": 2.5, "accuracy": 0.75}]
     for seed, curve in ((1, rising), (2, CURVE)):

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from regard.config.base import LOWER_IS_BETTER
 from regard.config.load import flatten
+from regard.config.study import StudyConfig
 from regard.errors import counted, listed
 from regard.study.report import Report, run_name
 from regard.study.training_figures import SIZES
@@ -30,6 +31,8 @@ SETTINGS = (
     "decoding.beam_size",
 )
 """Settings that a description of the runs needs."""
+REPLACED = ("training.seed", "training.keep_checkpoints", "training.workers")
+"""Settings that a study replaces, or that change no result."""
 EXAMPLES = {"translation": "pairs", "captioning": "images", "classification": "examples", "entailment": "pairs", "lm": "lines"}
 """What the numbers of examples count."""
 MOST = 4
@@ -99,7 +102,7 @@ def run_table(report: Report) -> list[list[Any]]:
 
 def training_table(report: Report) -> tuple[list[str], list[list[str]]] | None:
     """Return settings of the runs, and those of each variant, as columns and rows; None without the runs' settings."""
-    names = list(SETTINGS)
+    names = [*SETTINGS, *_set_by(report.study)]
     if all(settings.get("training.epochs") == settings.get("training.max_updates") for settings in report.settings.values()):
         names.remove("training.epochs")  # both are the budget in updates
     rows = [[name, told] for name in names if (told := _told(report, name))]
@@ -112,9 +115,15 @@ def training_table(report: Report) -> tuple[list[str], list[list[str]]] | None:
     return (["setting, or variant", "value, or settings of its own"], rows) if report.settings else None
 
 
+def _set_by(study: StudyConfig) -> list[str]:
+    # Other settings of the model and of training that a study, or a data set of it, makes for all variants.
+    common = [path for settings in (study.settings, *(data.settings for data in study.data.values())) for path in flatten(settings)]
+    return [path for path in dict.fromkeys(common) if path.startswith(("model.", "training.")) and path not in (*SETTINGS, *REPLACED)]
+
+
 def _told(report: Report, name: str) -> str:
     # The values of a setting, with the data sets or variants of each if there are several; empty if no run has it.
-    runs = [(run, report.settings[run_name(run)].get(name)) for run in report.runs if run_name(run) in report.settings]
+    runs = [(run, _hashable(report.settings[run_name(run)].get(name))) for run in report.runs if run_name(run) in report.settings]
     values = list(dict.fromkeys(value for _, value in runs))
     if len(values) < 2:
         return "".join(_plain(value) for value in values if value is not None)
@@ -165,6 +174,10 @@ def most_frequent_notes(report: Report) -> list[str]:
     if not_above := [name for name, pairs in behind.items() if sum(own for own, _ in pairs) <= sum(other for _, other in pairs)]:
         notes.append(f"The mean accuracy does not exceed that of the most frequent class: {', '.join(not_above)}.")
     return notes
+
+
+def _hashable(value: Any) -> Any:
+    return json.dumps(value) if isinstance(value, bool | list | dict) else value
 
 
 def _plain(value: Any) -> str:
