@@ -101,8 +101,8 @@ def speed(folder: Path) -> dict[str, Any]:
     """Return the targets of training beside other programs, int8, larger models, the start and the GPU."""
     results, targets = Results(folder), Targets()
     _busy(results, targets)
-    for row in results.rows("int8"):
-        work = f"{row['decoding']}, {row['model']}"
+    for row, where in ((row, where) for name, where in (("int8", ""), ("int8_intel", ", Intel")) for row in results.rows(name)):
+        work = f"{row['decoding']}, {row['model']}{where}"
         targets.least(f"int8 over CTranslate2's int8: {work}", 1.0, row["Regard / CTranslate2, int8"], "int8")
         lost = round(row["BLEU, Regard float32"] - row["BLEU, Regard int8"], 2)
         targets.most(f"BLEU that int8 loses: {work}", 0.2, lost, "int8")
@@ -110,8 +110,9 @@ def speed(folder: Path) -> dict[str, Any]:
             targets.least(f"float32 over CTranslate2's float32: {work}", 1.0, row["Regard / CTranslate2, float32"], "int8")
     training = "training, target tokens/s"
     for kind, peer in (("float32", "eole float32"), ("float32", "Hugging Face float32"), ("bfloat16", "Hugging Face bfloat16")):
-        found = results.value("transformer_speed_base", (training, f"Regard {kind}", peer), "median ratio")
-        targets.least(f"training of Transformer Base: {kind} over {peer}", 1.5, found, "transformer_peers")
+        for name, where in (("transformer_speed_base", ""), ("transformer_speed_base_intel", ", Intel")):
+            found = results.value(name, (training, f"Regard {kind}", peer), "median ratio")
+            targets.least(f"training of Transformer Base: {kind} over {peer}{where}", 1.5, found, "transformer_peers")
     for command, bound in (("`regard translate`, one line", 1.5),):
         targets.most(f"start: {command}, over `import torch`", bound, results.value("start", (command,), "of `import torch`"), "start")
     targets.most("start: `regard --help`", 0.3, results.value("start", ("`regard --help`",), "processor time, s"), "start", "s")
