@@ -1,7 +1,7 @@
 """Do areas of characters begin and end at the borders of words? Translations by characters, beside chance.
 
-    regard compare studies/li2018_characters.yaml --data FOLDER --out runs/li2018_characters
-    python benchmarks/area_borders.py --source test.en --runs runs/li2018_characters/runs/multi30k-area-*
+    regard compare studies/li2018_small.yaml --data FOLDER --out runs/li2018_small --only "characters-tiny_area*"
+    python benchmarks/area_borders.py --source test.en --runs runs/li2018_small/runs/characters-tiny_area-*
 
 Takes, for each character that a model writes and each head of each attention to the source, the area of two or more characters with the
 largest weight. Counts how often it begins where a word begins, ends where a word ends, and does both. Chance is the share of all areas of

@@ -39,8 +39,8 @@ def finished(study: str) -> int:
 def test_the_studies_page_says_what_the_gains_are() -> None:
     page = " ".join((ROOT / "docs" / "studies.md").read_text(encoding="utf-8").split())
     found = [dict(zip(FINDINGS["columns"], row, strict=True)) for row in FINDINGS["rows"] if row[0] == "li2018_small"]
-    assert "It takes 108 runs, of which 58 are here" in page
-    assert finished("li2018_small") == 58
+    assert "It takes 108 runs, of which 63 are here" in page
+    assert finished("li2018_small") == 63
     assert finished("li2018_tagged") == 9
     assert "Corrected for the hypotheses of the study, nothing is shown" in page
     assert {row["verdict"] for row in found if row["seeds"] == 3} == {"not shown"}
@@ -59,10 +59,23 @@ def test_the_studies_page_says_what_the_gains_are() -> None:
     assert min(gains("1 head", "area features")) > max(gains("1 head", "areas are"))
     assert "LSTMs with four heads are ahead by less." in page
     assert min(gains("1 head", "area")) > max(gains("4 heads", "area")) > 0
-    assert "In Transformers, areas are behind, and the Small one by no less than the Tiny one." in page
+    assert "In Transformers by tokens, areas are behind, and the Small one by no less than the Tiny one." in page
     assert max(gains("Transformer", "area")) < 0
     for kind in ("areas are", "area features"):
         assert gains("Transformer Small", kind) <= gains("Transformer Tiny", kind)
+
+
+def test_the_studies_page_says_where_areas_of_characters_begin_and_end() -> None:
+    page = " ".join((ROOT / "docs" / "studies.md").read_text(encoding="utf-8").split())
+    table = json.loads((ROOT / "docs" / "results" / "area_borders.json").read_text(encoding="utf-8"))
+    rows = {row[0]: dict(zip(table["columns"], row, strict=True)) for row in table["rows"]}
+    assert "Such areas are whole words less often than other areas of the same length, over three seeds." in page
+    assert rows["both"]["difference"] < 0
+    assert float(rows["both"]["p, corrected"]) < 0.05
+    assert "That they begin with a word more often is not shown" in page
+    assert rows["begins a word"]["difference"] > 0
+    assert float(rows["begins a word"]["p, corrected"]) > 0.05
+    assert {row["seeds"] for row in rows.values()} == {3}
 
 
 def test_areas_are_behind_in_each_pair_of_runs_for_three_languages() -> None:
