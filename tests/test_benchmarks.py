@@ -286,7 +286,7 @@ def test_the_note_of_the_table_of_busy_machines_is_that_of_its_script(harness: M
     import busy
 
     held = harness.read(ROOT / "docs" / "results" / "busy.json")
-    assert held["note"].startswith(busy.about(held["demo"]))
+    assert held["note"].startswith(busy.about(held["measured"], held["demo"]))
     assert [row[:2] + row[5:8] for row in busy.rows(held["measured"])] == [row[:2] + row[5:8] for row in held["rows"]]
     assert any(None in row for row in held["rows"])
     assert "a dash: in some round one of the two made no update" in held["note"]
@@ -295,7 +295,15 @@ def test_the_note_of_the_table_of_busy_machines_is_that_of_its_script(harness: M
 
 def test_the_page_says_from_which_size_a_batch_is_divided() -> None:
     page = (ROOT / "docs" / "performance.md").read_text(encoding="utf-8")
-    assert f"no more than leave each {MIN_TOKENS} padded tokens. So batches of fewer than {2 * MIN_TOKENS:,} are not divided" in page
+    page = " ".join(page.split())
+    assert f"no more than leave each {MIN_TOKENS} padded tokens. Batches of fewer than {2 * MIN_TOKENS:,} are not divided" in page
+    assert "Two threads are up to 1.5 times as fast alone, but a third as fast beside another program (the last rows below)." in page
+    measured = json.loads((ROOT / "docs" / "results" / "busy.json").read_text(encoding="utf-8"))["measured"]["trec"]
+    idle, beside = (
+        [two / one for two, one in zip(measured[company]["threads"], measured[company]["workers"], strict=True)]
+        for company in ("nothing", "1")
+    )
+    assert (round(max(idle), 1), round(1 / sorted(beside)[1])) == (1.5, 3)
     divided = [automatic_micro_batches(tokens, width=512, sequential=False, workers=8) for tokens in (2 * MIN_TOKENS - 1, 2 * MIN_TOKENS)]
     assert divided == [1, 2]
 
@@ -416,3 +424,12 @@ def test_the_weights_of_a_crossed_network_are_followed_through_its_encoder(two_i
     # Half of the word's state is the second cell; half of a cell's state is itself, the other half the word, which held no cell yet.
     (found,) = two_inputs.followed_weights(Path(), ["any"])
     assert found.tolist() == [[0.125, 0.375]]
+
+
+def test_the_page_says_what_all_threads_cost_a_single_line() -> None:
+    page = " ".join((ROOT / "docs" / "performance.md").read_text(encoding="utf-8").split())
+    assert "All threads are no faster alone, and beside another program two to three times slower" in page
+    table = json.loads((ROOT / "docs" / "results" / "busy_lines.json").read_text(encoding="utf-8"))
+    rows = [dict(zip(table["columns"], row, strict=True)) for row in table["rows"]]
+    assert all(row["few / all"] > 0.95 for row in rows if row["beside"] == "nothing")
+    assert sorted(round(row["few / all"]) for row in rows if row["beside"] == "1") == [2, 3]
