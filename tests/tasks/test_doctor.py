@@ -19,7 +19,7 @@ def test_the_report_names_versions_device_threads_and_the_product_in_use(monkeyp
     assert lines[0].startswith(f"regard {regard.__version__}, Python {platform.python_version()}")
     assert f"torch {torch.__version__}" in lines
     assert any(line.startswith(f"threads: {torch.get_num_threads()} ") for line in lines)
-    assert any(line.startswith("training on the CPU, workers: 1 process of one thread each (1 core, 2 micro-batches") for line in lines)
+    assert any(line.startswith("training on the CPU, workers: 1 process of one thread (1 core, 2 micro-batches") for line in lines)
     assert any(line.startswith("float32 products on the CPU: ") for line in lines)
     assert any(line.startswith("bfloat16 products on the CPU: ") for line in lines)
     assert f"interpreter: {sys.executable}" in lines
