@@ -54,7 +54,7 @@ WARM_UP = 5
 COLUMNS = ["model", "beside", *(f"{name}, tokens/s" for name in CONTENDERS), "workers / threads", "workers / one thread", "of idle"]
 COLUMNS += ["MiB, workers / threads"]
 # Small batches have one thread; here all, to show why.
-THREADS = "from regard.training import micro_batch; micro_batch.MIN_TOKENS = 1; from regard.__main__ import main; main()"
+ALL_THREADS = "from regard.training import micro_batch; micro_batch.MIN_TOKENS = 1; from regard.__main__ import main; main()"
 LOOP = "import os, sys; os.nice(int(sys.argv[1]))\nwhile True: pass"
 # Become another program, which ends with this one, however that ends. 1 is PR_SET_PDEATHSIG of <sys/prctl.h>; it outlives the exec.
 FOLLOW = """
@@ -72,7 +72,7 @@ class Contender:
         settings, threads = (CONTENDERS | SCALING)[name]
         path = str(ROOT / "configs" / f"{config}.yaml")
         endless = ["training.precision=fp32", "training.log_every=1", "training.epochs=1000", "training.evaluate_every=1000000"]
-        regard = ["-c", THREADS] if name == "threads" else ["-m", "regard"]
+        regard = ["-c", ALL_THREADS] if name == "threads" else ["-m", "regard"]
         command = [sys.executable, *regard, "train", *files, "--config", path, "--out", str(folder)]
         environment = {**os.environ, "REGARD_DEVICE": "cpu"}
         if threads is not None:

@@ -428,7 +428,7 @@ def test_the_weights_of_a_crossed_network_are_followed_through_its_encoder(two_i
 
 def test_the_page_says_what_all_threads_cost_a_single_line() -> None:
     page = " ".join((ROOT / "docs" / "performance.md").read_text(encoding="utf-8").split())
-    assert "All threads are no faster alone, and beside another program two to three times slower" in page
+    assert "For lines, all threads are no faster alone, and beside another program two to three times slower" in page
     table = json.loads((ROOT / "docs" / "results" / "busy_lines.json").read_text(encoding="utf-8"))
     rows = [dict(zip(table["columns"], row, strict=True)) for row in table["rows"]]
     assert all(row["few / all"] > 0.95 for row in rows if row["beside"] == "nothing")

@@ -1,4 +1,4 @@
-"""How many cores this process may use: its CPU affinity, and the CPU quota of its container."""
+"""How many cores this process may use (its CPU affinity, and the CPU quota of its container), and threads of torch."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ import os
 import platform
 import re
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 
 THREADS = "OMP_NUM_THREADS"
@@ -82,6 +84,26 @@ def limit_threads() -> bool:
         return False
     os.environ[THREADS] = str(usable_cores())
     return True
+
+
+@contextmanager
+def torch_threads(count: int) -> Iterator[None]:
+    """Give operators of torch this many threads in a block.
+
+    Example:
+        >>> import torch
+        >>> with torch_threads(1):
+        ...     torch.get_num_threads()
+        1
+    """
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def _affinity() -> int:

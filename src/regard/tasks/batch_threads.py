@@ -16,6 +16,7 @@ import torch
 import torch.distributed as dist
 
 from regard import progress
+from regard.cores import torch_threads
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -107,19 +108,15 @@ def map_batches(
 
 @contextmanager
 def few_threads() -> Iterator[None]:
-    """Give operators a part of torch's threads in a block: one of up to 7, a quarter of more.
+    """Give operators a part of torch's threads in a block, or in each call of a decorated function: one of up to 7, a quarter of more.
 
     Example:
         >>> with few_threads():
         ...     torch.get_num_threads() >= 1
         True
     """
-    threads = torch.get_num_threads()
-    torch.set_num_threads(_share(threads))
-    try:
+    with torch_threads(_share(torch.get_num_threads())):
         yield
-    finally:
-        torch.set_num_threads(threads)
 
 
 def _share(threads: int) -> int:

@@ -147,7 +147,7 @@ class Translator(Predictor[TranslationRun]):
     ) -> list[Translation]:
         """Translate lines; results do not depend on the other items, except with `decoding.shortlist`, which serves a batch.
 
-        Scores may differ by rounding (some 1e-6, in bfloat16 1e-5), because other items change the shapes of matrix products.
+        Scores may differ by rounding, because other items change the shapes of matrix products.
 
         A line longer than `data.max_length` is translated in parts, see `Translation.joined`. It is cut if attention is needed, or for a
         model of two inputs.

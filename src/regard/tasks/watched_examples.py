@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -11,6 +10,7 @@ import torch
 from torch import nn
 
 from regard.config import TrainingConfig
+from regard.cores import torch_threads
 from regard.errors import ConfigError
 from regard.viewer import AttentionRecord, Grid
 
@@ -75,7 +75,8 @@ def recorder(what: str, numbers: Sequence[int], record: Callable[[nn.Module, int
 
     def record_all(model: nn.Module, updates: int) -> list[dict[str, Any]]:
         found = []
-        with _one_thread(), torch.inference_mode():
+        # The number of threads affects rounding, and a resumed run may have another.
+        with torch_threads(1), torch.inference_mode():
             for number in numbers:
                 own = record(model, number)
                 if own is not None:
@@ -89,14 +90,3 @@ def recorder(what: str, numbers: Sequence[int], record: Callable[[nn.Module, int
 def _without_images(record: AttentionRecord) -> AttentionRecord:
     items = {name: replace(own, image=None) if isinstance(own, Grid) else own for name, own in record.items.items()}
     return replace(record, items=items)
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    # The number of threads affects rounding, and a resumed run may have another.
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)

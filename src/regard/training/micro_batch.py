@@ -98,8 +98,8 @@ def why_alone(config: TrainingConfig, world: ProcessGroup) -> str:
 def choose_workers(config: TrainingConfig, micro_batches: int, world: ProcessGroup, *, tokens: int | None = None) -> tuple[int, str]:
     """Return the number of single-thread processes for the micro-batches of a batch, and the reason.
 
-    0 means this process alone, with all threads of torch. A batch too small for micro-batches is computed by one thread: a second one saves
-    next to nothing, and beside another program the two wait for each other.
+    0 means this process alone, with all threads of torch. A batch too small for micro-batches is computed by one thread: a second one
+    saves less than beside another program it costs, where the two wait for each other (`benchmarks/busy.py`).
 
     Args:
         config: `workers` and `compile` are read.

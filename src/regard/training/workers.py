@@ -21,7 +21,7 @@ import struct
 import traceback
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from types import FrameType
 from typing import NamedTuple
 
@@ -29,7 +29,7 @@ import torch
 from torch import Tensor, nn
 
 from regard import errors
-from regard.cores import usable_cores
+from regard.cores import torch_threads, usable_cores
 from regard.errors import RegardError, TrainingError, out_of_memory
 from regard.training.child_processes import wait_for
 
@@ -198,9 +198,9 @@ class Workers:
             MicroBatchSums(int(place), *row) for place, *row in sorted(rows, key=lambda row: row[0])
         ]  # stable: in the order of micro-batches
 
-    def threads_for_evaluation(self) -> _Threads:
+    def threads_for_evaluation(self) -> AbstractContextManager[None]:
         """Give torch one thread per process, but no more than there are cores, for a `with` block in which workers wait."""
-        return _Threads(min(self.count, usable_cores()))
+        return torch_threads(min(self.count, usable_cores()))
 
     @torch.no_grad()
     def _run(self, record: bytes) -> None:
@@ -313,20 +313,6 @@ class Workers:
             _write_all(answers, FAILED + _description(error).encode())
         finally:
             os._exit(0)
-
-
-class _Threads:
-    """Set the number of torch threads in a block."""
-
-    def __init__(self, count: int) -> None:
-        self._count = count
-
-    def __enter__(self) -> None:
-        self._before = torch.get_num_threads()
-        torch.set_num_threads(self._count)
-
-    def __exit__(self, *_: object) -> None:
-        torch.set_num_threads(self._before)
 
 
 def _fork() -> int:
