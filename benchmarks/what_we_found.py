@@ -27,7 +27,7 @@ SECTIONS = {
     "bahdanau2015_long": "attention-and-no-attention-bahdanau-et-al-2015",
     "luong2015_scores": "scores-windows-input-feeding-luong-et-al-2015",
     "lin2017_entailment": "hops-and-their-penalty-lin-et-al-2017",
-    "li2018_characters": "areas-in-transformers-li-et-al-2018",
+    "li2018_small": "do-small-models-gain-most",
     "li2019_plateau": "choosing-among-thirty-checkpoints",
     "scene_sentences": "two-inputs-scenes-with-a-sentence",
     "two_inputs": "two-inputs-two-languages",
@@ -67,7 +67,7 @@ def verdicts() -> list[list[str]]:
     on_all = f"{attends}, trained on all"
     hops, fusion = "several hops are better than one", "gated fusion is better than features"
     split = "key-value attention is better than plain attention"
-    learned, scaled = "area features (Eq. 9) are better than single positions", "scaled dot is better than dot"
+    learned, scaled = "area features (Eq. 9) are better than single positions, Transformer Tiny", "scaled dot is better than dot"
     found = [
         ("Attention helps to write letters backwards.", "generated", attends, "reverse", "points", SHOWN),
         ("It helps a recurrent translator of joined captions.", "bahdanau2015_long", on_all, "multi30k_long", "BLEU", SHOWN),
@@ -76,7 +76,7 @@ def verdicts() -> list[list[str]]:
         ("On SICK, gated fusion of a pair loses to `[p; h; |p - h|; p * h]`.", "lin2017_entailment", fusion, "sick", "points", REFUTED),
         ("Key-value attention harms a model of unrelated sentences.", "daniluk2017", split, "multi30k", "perplexity", REFUTED),
         ("R-Drop harms on 3,000 pairs at equal epochs.", "r_drop", "R-Drop is better than one pass", "multi30k_3000", "BLEU", REFUTED),
-        ("Areas with learned features, characters: no gain shown.", "li2018_characters", learned, "multi30k", "BLEU", NOT_SHOWN),
+        ("Areas with learned features, characters: no gain shown.", "li2018_small", learned, "characters", "BLEU", NOT_SHOWN),
         ("Crossed co-attention: no gain shown.", "li2019_plateau", crossed, "multi30k", "BLEU", NOT_SHOWN),
     ]
     return [
