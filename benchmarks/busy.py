@@ -3,7 +3,7 @@
     python benchmarks/busy.py --data FOLDER --trec FILE --runs runs/busy --out docs/results/busy.json [--configs NAME ...] [--companies ...]
     python benchmarks/busy.py --demo --runs runs/busy --out docs/results/busy.json
     python benchmarks/busy.py --scaling --data FOLDER --runs runs/busy --out docs/results/scaling.json
-    python benchmarks/busy.py --lines RUN ... --data FOLDER --runs runs/busy --out docs/results/busy_lines.json
+    python benchmarks/busy.py --lines RUN ... --data FOLDER --out docs/results/busy_lines.json
 
 FOLDER is that of multi30k.py. The contenders train side by side, in float32; all but one are stopped (SIGSTOP) at any time, so that each
 meets the same machine in each round: A B C A B C. The other programs are endless loops. A figure is the median of the rounds, a ratio the
@@ -281,7 +281,7 @@ def main() -> None:
     parser = options(__doc__, rounds=5)
     parser.add_argument("--data", type=Path)
     parser.add_argument("--trec", type=Path, help="TREC.train.all, for the configuration trec")
-    parser.add_argument("--runs", type=Path, required=True)
+    parser.add_argument("--runs", type=Path, help="folder of the trainings, needed but for --lines")
     parser.add_argument("--configs", nargs="+", choices=CONFIGS, default=list(CONFIGS))
     parser.add_argument("--companies", nargs="+", choices=COMPANIES, default=list(COMPANIES))
     parser.add_argument("--seconds", type=float, default=8.0)
@@ -289,6 +289,8 @@ def main() -> None:
     parser.add_argument("--scaling", action="store_true")
     parser.add_argument("--lines", type=Path, nargs="+", metavar="RUN")
     arguments = parser.parse_args()
+    if arguments.runs is None and not arguments.lines:
+        parser.error("--runs FOLDER: needed, for the trainings")
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # so that no contender stays behind
     if arguments.scaling or arguments.lines:
         (lines if arguments.lines else scaling)(arguments)
