@@ -41,6 +41,15 @@ def _seeded() -> None:
         torch.cuda.manual_seed_all(0)
 
 
+@pytest.fixture(autouse=True)
+def _one_thread() -> Iterator[None]:
+    """Refuse a test that leaves torch with several threads: later ones would compute other sums, and their forks wait for ever."""
+    yield
+    left = torch.get_num_threads()
+    torch.set_num_threads(1)
+    assert left == 1, f"torch has {left} threads after the test"
+
+
 @pytest.fixture
 def messages() -> Iterator[list[str]]:
     """Return the messages told while the test runs."""

@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from regard.config import TranslationConfig
+from regard.cores import torch_threads
 from regard.data import shards
 from regard.data.parallel import hold_out
 from regard.data.token_arrays import FlatTokens
@@ -234,7 +234,6 @@ def test_several_processes_encode_the_same(tmp_path: Path, monkeypatch: pytest.M
     trained(config, tmp_path / "a")
     monkeypatch.setattr(module, "BLOCK", 5)
     monkeypatch.setattr(module, "_BLOCKS_EACH", 2)
-    monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
     encode, here, called = TrainingText._encode, os.getpid(), []
 
     def encoded(self: TrainingText, folder: Path, vocabularies: Any, part: int, parts: int, **arguments: Any) -> None:
@@ -245,7 +244,8 @@ def test_several_processes_encode_the_same(tmp_path: Path, monkeypatch: pytest.M
         encode(self, folder, vocabularies, part, parts, **arguments)
 
     monkeypatch.setattr(TrainingText, "_encode", encoded)
-    trained(config, tmp_path / "b")
+    with torch_threads(3):
+        trained(config, tmp_path / "b")
     assert called == ([1] if dies else [])  # where a process is lost, this one does it all
     for name in ("source.ids", "source.offsets", "target.ids", "target.offsets", HELD_OUT):
         assert (tmp_path / "a" / TOKENS / name).read_bytes() == (tmp_path / "b" / TOKENS / name).read_bytes()
@@ -259,7 +259,6 @@ def test_an_error_in_another_process_is_raised_in_this_one(tmp_path: Path, monke
     config = settings(tmp_path / "text")
     monkeypatch.setattr(module, "BLOCK", 5)
     monkeypatch.setattr(module, "_BLOCKS_EACH", 2)
-    monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
 
     def shrink(*arguments: Any) -> Any:
         (tmp_path / "text" / "2.target").write_text("x\n")
@@ -267,7 +266,7 @@ def test_an_error_in_another_process_is_raised_in_this_one(tmp_path: Path, monke
 
     make = translation_training.make_vocabularies
     monkeypatch.setattr(translation_training, "make_vocabularies", shrink)
-    with pytest.raises(DataError, match=r"changed while it was read"):
+    with torch_threads(3), pytest.raises(DataError, match=r"changed while it was read"):
         trained(config, tmp_path / "run")
     assert not (tmp_path / "run").exists()
 

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from regard import progress
 from regard.config import TrainingConfig
+from regard.cores import torch_threads
 from regard.errors import ConfigError, DataError, TrainingError
 from regard.ops import SequenceLoss
 from regard.tasks.forked_processes import in_forks
@@ -363,11 +364,9 @@ def test_automatic_micro_batches(tokens: int, width: int, sequential: bool, work
 @pytest.mark.parametrize(
     ("changes", "cores", "expected"), [({}, 3, 3), ({"workers": 2}, 3, 2), ({"compile": True}, 3, 1), ({"micro_batches": 5}, 3, 5)]
 )
-def test_micro_batches_are_chosen_for_the_workers(
-    changes: dict[str, Any], cores: int, expected: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(torch, "get_num_threads", lambda: cores)
-    assert resolve_micro_batches(tiny.config(**changes), ProcessGroup(), lambda workers: workers).micro_batches == expected
+def test_micro_batches_are_chosen_for_the_workers(changes: dict[str, Any], cores: int, expected: int) -> None:
+    with torch_threads(cores):
+        assert resolve_micro_batches(tiny.config(**changes), ProcessGroup(), lambda workers: workers).micro_batches == expected
 
 
 def test_workers_give_torch_its_threads_back(monkeypatch: pytest.MonkeyPatch) -> None:
