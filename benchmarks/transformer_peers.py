@@ -152,15 +152,28 @@ def main() -> None:
     if arguments.model:
         decoding = Decoding(make(python=ours, kind="fp32"), arguments.model.resolve(), (arguments.multi30k, arguments.sentences))
         names = [name for name in DECODERS if name in arguments.decoders]
-        searches = {}
+        searches = searches_of(result.get("decoding"), about | {"model": decoding.model.name})
         for beam_size in arguments.beams:
-            searches[search_name(beam_size)] = measure_search(decoding, names, beam_size, arguments.decoding_rounds)
+            found = measure_search(decoding, names, beam_size, arguments.decoding_rounds)
+            searches[search_name(beam_size)] = {"command": about["command"], **found}
             keep("decoding", {"unit": "sentences/s", "model": decoding.model.name, "searches": searches})
 
 
+def searches_of(part: dict[str, Any] | None, about: dict[str, Any]) -> dict[str, Any]:
+    """Return the searches that a result already holds of the same model, machine, packages and threads; those of another are dropped."""
+    same = part is not None and all(part.get(key) == value for key, value in about.items() if key not in ("date", "command", "load_before"))
+    return {title: {"command": part["command"], **found} for title, found in part["searches"].items()} if part and same else {}
+
+
 def commands(result: dict[str, Any], *parts: str) -> str:
-    """Return the commands that made parts of the result."""
-    return " and ".join(f"`{result[part]['command']}`" for part in parts if part in result)
+    """Return the commands that made parts of the result, each once; a search may have its own."""
+    found = [
+        each.get("command", result[part]["command"])
+        for part in parts
+        if part in result
+        for each in result[part].get("searches", {"": {}}).values()
+    ]
+    return " and ".join(f"`{command}`" for command in dict.fromkeys(found))
 
 
 def speed_table(result: dict[str, Any]) -> dict[str, Any]:

@@ -26,7 +26,7 @@ commands = typer.Typer()
 def demo(out: Annotated[Path, typer.Option(help="output folder")] = Path("runs/demo")) -> None:
     """Train a small model, score it, show its attention.
 
-    The data are generated dates. It takes about a minute on two cores.
+    The data are generated dates. It takes a minute or two on two cores.
     """
     from regard.tasks.demo import run_demo
 
