@@ -40,7 +40,9 @@ def expected(x: Tensor, weight: Tensor, target: int) -> Tensor:
 
 
 @pytest.mark.parametrize("target", TARGETS)
-@pytest.mark.parametrize(("rows", "inputs", "outputs"), [(1, 3, 2), (7, 67, 131), (129, 64, 32), (11, 5003, 3)])
+@pytest.mark.parametrize(
+    ("rows", "inputs", "outputs"), [(1, 3, 2), (7, 67, 131), (129, 64, 32), (31, 192, 37), (55, 320, 70), (11, 5003, 3)]
+)
 def test_a_product_is_that_of_whole_numbers(target: int, rows: int, inputs: int, outputs: int) -> None:
     x, weight, bias = torch.randn(rows, inputs), torch.randn(outputs, inputs) * torch.rand(outputs, 1), torch.randn(outputs)
     with instructions(target):
@@ -50,21 +52,23 @@ def test_a_product_is_that_of_whole_numbers(target: int, rows: int, inputs: int,
 
 
 @pytest.mark.parametrize("target", TARGETS)
-def test_the_greatest_sums_do_not_overflow(target: int) -> None:
-    signs = torch.tensor([1.0, -1.0]).repeat(2001)
-    x = torch.stack([torch.ones(4002), -torch.ones(4002), signs])
+@pytest.mark.parametrize("inputs", [4002, 4096])
+def test_the_greatest_sums_do_not_overflow(target: int, inputs: int) -> None:
+    signs = torch.tensor([1.0, -1.0]).repeat(inputs // 2)
+    x = torch.stack([torch.ones(inputs), -torch.ones(inputs), signs]).repeat(6, 1)
     with instructions(target):
         found = PackedLinear(Affine(x.clone(), None), torch.int8)(x)
     torch.testing.assert_close(found, x @ x.T, rtol=1e-6, atol=0)
 
 
 @pytest.mark.parametrize("target", TARGETS)
-def test_a_row_does_not_depend_on_those_beside_it(target: int) -> None:
-    x = torch.randn(19, 67)
+@pytest.mark.parametrize("inputs", [67, 128])
+def test_a_row_does_not_depend_on_those_beside_it(target: int, inputs: int) -> None:
+    x = torch.randn(53, inputs)
     with instructions(target):
-        product = PackedLinear(Affine(torch.randn(37, 67), None), torch.int8)
+        product = PackedLinear(Affine(torch.randn(37, inputs), None), torch.int8)
         together = product(x)
-        for row in range(19):
+        for row in range(53):
             assert torch.equal(product(x[row : row + 1])[0], together[row])
 
 

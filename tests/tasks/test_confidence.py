@@ -29,7 +29,7 @@ FLAT = Calibration([0.0] * 6, [1.0] * 6, [1.0, 0, 0, 0, 0, 0], 0.0, [(-9.0, 10.0
 def test_the_figures_are_those_of_the_log_probabilities() -> None:
     half = float(np.log(0.5))
     found = figures([-0.1, -3.0, half, -0.2, -1.0], 2)
-    assert found.tolist() == pytest.approx([(-4.3 + half) / 5, -3.0, -2.0, 2 / 5, np.log(5), np.log(5 / 2)])
+    assert found == pytest.approx([(-4.3 + half) / 5, -3.0, -2.0, 2 / 5, np.log(5), np.log(5 / 2)])
 
 
 def test_a_calibration_is_right_where_scores_follow_the_figures() -> None:

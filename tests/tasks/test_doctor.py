@@ -37,7 +37,7 @@ def test_the_bits_of_int8_weights_follow_the_processor() -> None:
             bits = 7 if x86 and 0 < library.regard_target() < vnni else 8
             assert any(line.startswith(f"int8 products on the CPU: native (weights of {bits} bits") for line in report()), target
     finally:
-        library.regard_limit(vnni)
+        library.regard_limit(len(native.TARGETS) - 1)
 
 
 def test_the_device_is_the_one_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -353,10 +353,11 @@ def _all_float32(*tensors: Tensor | None) -> bool:
     return all(x is None or (x.dtype == torch.float32 and x.is_cpu) for x in tensors)
 
 
-def _packed_product(x: Tensor, weights: tuple[Tensor, ...], bias: Tensor | None, packs: _Packs) -> Tensor:
-    # Several weights are stacked by rows.
+def _packed_product(x: Tensor, weights: tuple[Tensor, ...], biases: tuple[Tensor, ...], packs: _Packs) -> Tensor:
+    # Several weights are stacked by rows; each has a bias, or none has.
     if packs.dtype == torch.int8:
-        return _int8_product(x, weights, bias, packs)
+        return _int8_product(x, weights, biases, packs)
+    bias = _stacked(biases)
     packed = packs.dtype == torch.float32 or bfloat16_path()[0] == "onednn"
     name = tuple(map(id, weights))
     if name not in packs.weights:
@@ -375,12 +376,21 @@ def _packed_product(x: Tensor, weights: tuple[Tensor, ...], bias: Tensor | None,
     return _onednn(x, kept, bias)[:rows].float()
 
 
-def _int8_product(x: Tensor, weights: tuple[Tensor, ...], bias: Tensor | None, packs: _Packs) -> Tensor:
-    name = tuple(map(id, weights))
+def _int8_product(x: Tensor, weights: tuple[Tensor, ...], biases: tuple[Tensor, ...], packs: _Packs) -> Tensor:
+    parts = (*weights, *biases)
+    name = tuple(map(id, parts))
     if name not in packs.weights:
-        packs.weights[name] = (weights, PackedLinear(Affine(torch.cat([weight.detach() for weight in weights]), None), packs.dtype))
-    product: Tensor = packs.weights[name][1](x)
-    return product if bias is None else product.add_(bias)
+        packs.weights[name] = (
+            parts,
+            PackedLinear(Affine(torch.cat([weight.detach() for weight in weights]), _stacked(biases)), packs.dtype),
+        )
+    return packs.weights[name][1](x)
+
+
+def _stacked(biases: tuple[Tensor, ...]) -> Tensor | None:
+    if len(biases) < 2:
+        return biases[0].detach() if biases else None
+    return torch.cat([bias.detach() for bias in biases])
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -415,7 +425,8 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         return steps.linear(x, weight, bias)
     packs = _packed(x, (weight,), (bias,))
     if packs is not None:
-        return _packed_product(x.reshape(-1, x.shape[-1]), (weight,), bias, packs).reshape(*x.shape[:-1], weight.shape[0])
+        biases = () if bias is None else (bias,)
+        return _packed_product(x.reshape(-1, x.shape[-1]), (weight,), biases, packs).reshape(*x.shape[:-1], weight.shape[0])
     if _use_onednn(x) and _all_float32(weight, bias) and not torch.is_autocast_enabled("cpu"):
         return _Linear.apply(x, weight, bias)
     return F.linear(x, weight, bias)
@@ -459,11 +470,10 @@ def joint_linear(x: Tensor, layers: Sequence[Linear]) -> tuple[Tensor, ...]:
         [torch.Size([2, 5]), torch.Size([2, 7])]
     """
     weights, given = tuple(layer.weight for layer in layers), [layer.bias for layer in layers]
-    biases: list[Tensor] = [bias for bias in given if bias is not None]
+    biases = tuple(bias for bias in given if bias is not None)
     together = x.dim() and all(weight.shape[1:] == x.shape[-1:] for weight in weights) and len(biases) in (0, len(layers))
     packs = _packed(x, weights, biases) if layers and together and is_plain(x, *weights, *biases) else None
     if packs is None:
         return tuple(layer(x) for layer in layers)
     sizes = [weight.shape[0] for weight in weights]
-    bias = torch.cat(biases) if biases else None
-    return _packed_product(x.reshape(-1, x.shape[-1]), weights, bias, packs).reshape(*x.shape[:-1], sum(sizes)).split(sizes, -1)
+    return _packed_product(x.reshape(-1, x.shape[-1]), weights, biases, packs).reshape(*x.shape[:-1], sum(sizes)).split(sizes, -1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from bisect import bisect_left
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,6 +20,7 @@ FEATURES = ("mean log-probability", "lowest", "mean of the lowest quarter", "sha
 # Fewer pairs are too few to fit; more take time after training and change little.
 MIN_PAIRS, MAX_PAIRS = 100, 1000
 RIDGE = 1.0
+_HALF = math.log(0.5)
 
 
 class Calibration(NamedTuple):
@@ -40,40 +42,38 @@ class Calibration(NamedTuple):
     curve: list[tuple[float, float]]
     pairs: int
 
-    def expect(self, log_probs: Sequence[float], source_tokens: int) -> float:
-        """Return the expected chrF, 0 to 100, of a translation.
+    def expect(self, translations: Sequence[tuple[Sequence[float], int]]) -> list[float]:
+        """Return the expected chrF, 0 to 100, of translations; each is the same alone.
 
         Args:
-            log_probs: log-probabilities of its tokens, EOS included; at least one.
-            source_tokens: number of source tokens.
+            translations: log-probabilities of the tokens of each, EOS included, at least one; and the number of its source's tokens.
 
         Example:
-            >>> Calibration([0.0] * 6, [1.0] * 6, [1.0, 0, 0, 0, 0, 0], 0.0, [(-1.0, 20.0), (0.0, 80.0)], 100).expect([-0.5], 1)
-            50.0
+            >>> Calibration([0.0] * 6, [1.0] * 6, [1.0, 0, 0, 0, 0, 0], 0.0, [(-1.0, 20.0), (0.0, 80.0)], 100).expect([([-0.5], 1)])
+            [50.0]
         """
-        return float(self.expect_all(figures(log_probs, source_tokens)[None])[0])
+        return self.expect_all(np.array([figures(*each) for each in translations])).tolist() if translations else []
 
     def expect_all(self, rows: np.ndarray) -> np.ndarray:
         """Return the expected chrF of translations from their features (N, features)."""
-        lines = self.bias + (rows - np.array(self.mean)) / np.array(self.scale) @ np.array(self.weights)
+        # A matrix product would round a row by how many there are.
+        lines = self.bias + ((rows - np.array(self.mean)) / np.array(self.scale) * np.array(self.weights)).sum(-1)
         places, values = zip(*self.curve, strict=True)
         return np.interp(lines, places, values)
 
 
-def figures(log_probs: Sequence[float], source_tokens: int) -> np.ndarray:
+def figures(log_probs: Sequence[float], source_tokens: int) -> list[float]:
     """Return the features in `FEATURES` of a translation."""
     lowest = sorted(log_probs)
     quarter = lowest[: math.ceil(len(lowest) / 4)]
-    return np.array(
-        [
-            sum(lowest) / len(lowest),
-            lowest[0],
-            sum(quarter) / len(quarter),
-            sum(value < math.log(0.5) for value in lowest) / len(lowest),
-            math.log(len(lowest)),
-            math.log(len(lowest) / max(1, source_tokens)),
-        ]
-    )
+    return [
+        sum(lowest) / len(lowest),
+        lowest[0],
+        sum(quarter) / len(quarter),
+        bisect_left(lowest, _HALF) / len(lowest),
+        math.log(len(lowest)),
+        math.log(len(lowest) / max(1, source_tokens)),
+    ]
 
 
 def calibrate(rows: np.ndarray, scores: np.ndarray, *, seed: int = 1) -> Calibration:

@@ -218,14 +218,15 @@ class Translator(Predictor[TranslationRun]):
             group = [row for row in rows if kinds[row] == kind]
             stage = progress.stage("Translating", total=len(group), unit="sentences")
             found |= predict(model, search, group, decoding.batch_size, stage=stage, poll=self._poll, precision=decoding.precision)
+        seen = {row: (found[row][0].log_probs, len(encoded[row].ids)) for row in rows if found[row]}
+        expected = dict(zip(seen, self.calibration.expect([*seen.values()]), strict=True)) if self.calibration else {}
         translations = []
         for row, (line, item, truncated) in enumerate(zip(lines, encoded, cut, strict=True)):
             hypotheses = found.get(row, [])
             texts = [self._text(hypothesis, item, line, decoding.replace_unknown) for hypothesis in hypotheses]
             known = [UNK if token >= NAMES else token for token in hypotheses[0].tokens] if hypotheses else []
             unplaced = forced[row].missed(known, follow)
-            confidence = self.calibration.expect(hypotheses[0].log_probs, len(item.ids)) if self.calibration and hypotheses else None
-            translations.append(Translation(texts[0] if texts else "", texts, hypotheses, item, truncated, unplaced, confidence))
+            translations.append(Translation(texts[0] if texts else "", texts, hypotheses, item, truncated, unplaced, expected.get(row)))
         left = iter(translations)
         return [Translation.joined([next(left) for _ in own], own) for own in parts] if parts else translations
 

@@ -25,23 +25,41 @@ INLINE int64_t bytes_quads(int64_t inputs) { return (inputs + 3) / 4; }
 INLINE int64_t bytes_row(int64_t inputs) { return 4 * bytes_quads(inputs) + 64; }
 INLINE float bytes_most(void) { return VECTOR_BYTES > 16 && regard_target() < TARGET_VNNI ? 63 : 127; }
 
+/* Whole vectors first: what is copied by a number of bytes that the compiler does not know costs a call each. */
+INLINE void bytes_round_part(vec part, real up, uint8_t *to, int64_t count) {
+    const real magic = 12582912.0f + 128; /* 1.5 * 2^23: adding it rounds to an integer, which then stands in the low bits */
+    const byte_lanes rounded = __builtin_convertvector((uvec)(part * up + magic), byte_lanes);
+    if (count == LANES)
+        *(byte_lanes *)to = rounded;
+    else
+        memcpy(to, &rounded, (size_t)count);
+}
+
 /* Round a row, zeros behind it to whole fours; its scale is NaN if it is not finite. */
 static void bytes_round(const real *x, int64_t inputs, uint8_t *to) {
-    const real magic = 12582912.0f + 128; /* 1.5 * 2^23: adding it rounds to an integer, which then stands in the low bits */
-    vec most = {0}, wrong = {0};
-    for (int64_t i = 0; i < inputs; i += LANES) {
-        const vec part = load_first(x + i, inputs - i < LANES ? inputs - i : LANES);
-        most = maximum(maximum(part, -part), most);
-        wrong += part * 0;
+    enum { CHAINS = 4 }; /* side by side: one would wait for itself */
+    const int64_t left = inputs % LANES, whole = inputs - left;
+    vec most[CHAINS], wrong[CHAINS];
+    UNROLL
+    for (int i = 0; i < CHAINS; i++) most[i] = wrong[i] = (vec){0};
+    for (int64_t start = 0; start < whole; start += CHAINS * LANES) {
+        UNROLL
+        for (int i = 0; i < CHAINS; i++) {
+            if (start + i * LANES >= whole) break;
+            const vec part = load(x + start + i * LANES);
+            most[i] = maximum(maximum(part, -part), most[i]);
+            wrong[i] += part * 0;
+        }
     }
-    const real greatest = lanes_maximum(most), up = greatest > 1e-30f ? 127 / greatest : 0;
-    for (int64_t i = 0; i < inputs; i += LANES) {
-        const int64_t count = inputs - i < LANES ? inputs - i : LANES;
-        const byte_lanes rounded = __builtin_convertvector((uvec)(load_first(x + i, count) * up + magic), byte_lanes);
-        memcpy(to + i, &rounded, (size_t)count);
-    }
+    const vec last = left ? load_first(x + whole, left) : (vec){0};
+    most[0] = maximum(maximum(last, -last), most[0]);
+    wrong[0] += last * 0;
+    const real greatest = lanes_maximum(maximum(maximum(most[0], most[1]), maximum(most[2], most[3])));
+    const real up = greatest > 1e-30f ? 127 / greatest : 0;
+    for (int64_t i = 0; i < whole; i += LANES) bytes_round_part(load(x + i), up, to + i, LANES);
+    if (left) bytes_round_part(last, up, to + whole, left);
     memset(to + inputs, 128, (size_t)(4 * bytes_quads(inputs) - inputs));
-    const float scale = greatest / 127 + lanes_sum(wrong);
+    const float scale = greatest / 127 + lanes_sum((wrong[0] + wrong[1]) + (wrong[2] + wrong[3]));
     memcpy(to + 4 * bytes_quads(inputs), &scale, sizeof scale);
 }
 
@@ -108,6 +126,76 @@ INLINE ivec bytes_dot(ivec sum, ivec left, ivec right) {
 #define BYTES_VNNI __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma")))
 #define BYTES_DOT_VNNI(sum, left, right) (ivec) _mm512_dpbusd_epi32((__m512i)(sum), (__m512i)(left), (__m512i)(right))
 BYTES_BLOCK(vnni, BYTES_VNNI, BYTES_DOT_VNNI)
+
+#if HAVE_TILES
+/* AMX: tiles of 16 rows of 64 bytes. A panel is two tiles wide, rows come in sixteens, inputs in 64s; what is left over is for VNNI. */
+enum { TILE_ROWS = 16, TILE_BYTES = 64, TILE_QUADS = TILE_BYTES / 4 };
+#define BYTES_TILES __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,amx-tile,amx-int8")))
+
+/* Sums of one or two times 16 rows for one panel: of tiles 0 to 3. */
+INLINE BYTES_TILES void bytes_tiles_sums(const bytes_args *p, int64_t first, int two, int32_t sums[2 * TILE_ROWS][PANEL]) {
+    const uint8_t *a = p->rounded + first * p->row_size;
+    const int8_t *b = p->panel;
+    _tile_zero(0);
+    _tile_zero(1);
+    _tile_zero(2);
+    _tile_zero(3);
+    for (int64_t k = 0; k < p->quads; k += TILE_QUADS, a += TILE_BYTES, b += TILE_QUADS * 4 * PANEL) {
+        _tile_loadd(6, b, 4 * PANEL);
+        _tile_loadd(7, b + TILE_BYTES, 4 * PANEL);
+        _tile_loadd(4, a, p->row_size);
+        _tile_dpbusd(0, 4, 6);
+        _tile_dpbusd(1, 4, 7);
+        if (!two) continue;
+        _tile_loadd(5, a + TILE_ROWS * p->row_size, p->row_size);
+        _tile_dpbusd(2, 5, 6);
+        _tile_dpbusd(3, 5, 7);
+    }
+    _tile_stored(0, sums[0], sizeof *sums);
+    _tile_stored(1, sums[0] + LANES, sizeof *sums);
+    if (!two) return;
+    _tile_stored(2, sums[TILE_ROWS], sizeof *sums);
+    _tile_stored(3, sums[TILE_ROWS] + LANES, sizeof *sums);
+}
+
+/* y of as many rows as fill tiles, for `count` panels. Returns how many rows these are. */
+static BYTES_TILES __attribute__((noinline)) int64_t bytes_tiles(const bytes_args *given, int64_t count, int64_t rows) {
+    struct {
+        uint8_t palette, start, reserved[14];
+        uint16_t bytes[16];
+        uint8_t rows[16];
+    } shape = {.palette = 1};
+    int32_t sums[2 * TILE_ROWS][PANEL];
+    const int64_t whole = rows - rows % TILE_ROWS;
+    if (!whole || given->quads % TILE_QUADS) return 0;
+    for (int i = 0; i < 8; i++) shape.bytes[i] = TILE_BYTES, shape.rows[i] = TILE_ROWS;
+    _tile_loadconfig(&shape);
+    bytes_args p = *given;
+    for (int64_t panel = 0; panel < count; panel++) {
+        for (int64_t first = 0; first < whole;) {
+            const int64_t some = first + 2 * TILE_ROWS <= whole ? 2 * TILE_ROWS : TILE_ROWS;
+            bytes_tiles_sums(&p, first, some > TILE_ROWS, sums);
+            for (int64_t i = 0; i < some; i++) {
+                float row_scale;
+                memcpy(&row_scale, p.rounded + (first + i) * p.row_size + 4 * p.quads, sizeof row_scale);
+                UNROLL
+                for (int j = 0; j < COLUMNS; j++) {
+                    const int64_t start = p.start + j * LANES;
+                    const ivec sum = *(const loose_ints *)(sums[i] + j * LANES), offset = *(const loose_ints *)(p.layer->offsets + start);
+                    const vec found = __builtin_convertvector(sum - offset, vec) * (load(p.layer->scales + start) * row_scale);
+                    store(p.y + (first + i) * p.y_row + j * LANES, found);
+                }
+            }
+            first += some;
+        }
+        p.panel += PANEL * 4 * p.quads;
+        p.start += PANEL;
+        p.y += PANEL;
+    }
+    _tile_release();
+    return whole;
+}
+#endif
 #elif VECTOR_BYTES == 32
 INLINE ivec bytes_dot(ivec sum, ivec left, ivec right) {
     const __m256i pairs = _mm256_maddubs_epi16((__m256i)left, (__m256i)right);
@@ -134,9 +222,17 @@ static void bytes_panel(const bytes_args *p, int64_t rows) {
 
 /* y of rounded rows for `count` panels from panel `first` on, as panel_some. */
 static void bytes_some(const PanelLinear *layer, int64_t first, int64_t count, const uint8_t *rounded, int64_t rows, real *y, int64_t y_row) {
-    const int64_t quads = bytes_quads(layer->inputs);
+    const int64_t quads = bytes_quads(layer->inputs), row_size = bytes_row(layer->inputs);
+#if VECTOR_BYTES == 64 && HAVE_TILES
+    if (regard_target() >= TARGET_TILES) {
+        const bytes_args args = {.layer = layer, .rounded = rounded, .quads = quads, .row_size = row_size, .start = first * PANEL,
+                                 .panel = layer->bytes + first * PANEL * 4 * quads, .y = y, .y_row = y_row};
+        const int64_t done = bytes_tiles(&args, count, rows);
+        rounded += done * row_size, rows -= done, y += done * y_row;
+    }
+#endif
     for (int64_t panel = 0; panel < count; panel++) {
-        const bytes_args args = {.layer = layer, .rounded = rounded, .quads = quads, .row_size = bytes_row(layer->inputs),
+        const bytes_args args = {.layer = layer, .rounded = rounded, .quads = quads, .row_size = row_size,
                                  .start = (first + panel) * PANEL, .panel = layer->bytes + (first + panel) * PANEL * 4 * quads,
                                  .y = y + panel * PANEL, .y_row = y_row};
         bytes_panel(&args, rows);

@@ -3,18 +3,42 @@
 
 #include "calls.h"
 
+#if HAVE_TILES
+#include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
+
 EXPORT int regard_abi(void) { return REGARD_ABI; }
 
-static int limit = TARGET_VNNI;
+static int limit = TARGET_TILES;
 
 EXPORT void regard_limit(int target) { limit = target; }
+
+/* Whether this process may multiply matrices of bytes. Asked for once; a second thread that asks meanwhile gets the same answer. */
+static int has_tiles(void) {
+#if HAVE_TILES && defined(SYS_arch_prctl)
+    enum { UNKNOWN, YES, NO };
+    static int known = UNKNOWN;
+    if (known == UNKNOWN) {
+        const unsigned both = 1u << 24 | 1u << 25; /* of EDX: AMX-TILE and AMX-INT8 */
+        const long request_permission = 0x1023, tile_data = 18; /* ARCH_REQ_XCOMP_PERM and XFEATURE_XTILEDATA of the kernel */
+        unsigned eax, ebx, ecx, edx;
+        const int there = __get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) && (edx & both) == both;
+        known = there && !syscall(SYS_arch_prctl, request_permission, tile_data) ? YES : NO;
+    }
+    return known == YES;
+#else
+    return 0;
+#endif
+}
 
 static int best_target(void) {
 #if defined(__x86_64__) && !defined(REGARD_BASELINE)
     __builtin_cpu_init();
     if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
         __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("fma"))
-        return __builtin_cpu_supports("avx512vnni") ? TARGET_VNNI : TARGET_AVX512;
+        return !__builtin_cpu_supports("avx512vnni") ? TARGET_AVX512 : has_tiles() ? TARGET_TILES : TARGET_VNNI;
     if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
         return TARGET_AVX2;
 #endif
@@ -38,17 +62,17 @@ EXPORT const char *regard_threads(void) {
 
 #if defined(__x86_64__) && !defined(REGARD_BASELINE)
 #define DECLARE_VARIANTS(name, call) int name##_baseline(const call *), name##_avx2(const call *), name##_avx512(const call *);
-#define VARIANTS(name) {name##_baseline, name##_avx2, name##_avx512, name##_avx512}
+#define VARIANTS(name) {name##_baseline, name##_avx2, name##_avx512, name##_avx512, name##_avx512}
 #else
 #define DECLARE_VARIANTS(name, call) int name##_baseline(const call *);
-#define VARIANTS(name) {name##_baseline, 0, 0, 0}
+#define VARIANTS(name) {name##_baseline, 0, 0, 0, 0}
 #endif
 
 /* Defines the function `pick`, which calls the variant of a kernel, name_f32 or name_f64. */
 #define PICK(pick, name, call)                                         \
     DECLARE_VARIANTS(name, call)                                       \
     pick(const call *arguments) {                                      \
-        static int (*const variants[4])(const call *) = VARIANTS(name); \
+        static int (*const variants[5])(const call *) = VARIANTS(name); \
         return variants[regard_target()](arguments);                   \
     }
 

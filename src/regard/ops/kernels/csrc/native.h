@@ -5,7 +5,7 @@
 #include <stdint.h>
 
 /* Raised, together with ABI in native.py, whenever a struct or a function that Python sees changes. */
-#define REGARD_ABI 18
+#define REGARD_ABI 19
 
 #if defined(_WIN32)
 #define EXPORT __declspec(dllexport)
@@ -20,8 +20,15 @@ enum regard_status {
     REGARD_OUTSIDE = 2    /* a place, length, target or token names nothing; nothing was computed. Python looks which one it was */
 };
 
-/* VNNI is AVX-512 that also multiplies bytes. */
-enum regard_target { TARGET_BASELINE = 0, TARGET_AVX2 = 1, TARGET_AVX512 = 2, TARGET_VNNI = 3 };
+/* VNNI is AVX-512 that also multiplies bytes; with tiles (AMX) it multiplies matrices of them. */
+enum regard_target { TARGET_BASELINE = 0, TARGET_AVX2 = 1, TARGET_AVX512 = 2, TARGET_VNNI = 3, TARGET_TILES = 4 };
+
+/* Whether the compiler and the system know tiles: Linux lets a process use them once it has asked. */
+#if defined(__x86_64__) && !defined(REGARD_BASELINE) && defined(__linux__) && (defined(__clang__) ? __clang_major__ >= 12 : __GNUC__ >= 11)
+#define HAVE_TILES 1
+#else
+#define HAVE_TILES 0
+#endif
 
 /* The best instruction set that this processor has and this library was built for. */
 EXPORT int regard_target(void);

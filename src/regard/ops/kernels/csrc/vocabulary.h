@@ -12,7 +12,7 @@
 #include "simd.h"
 
 enum { VOCABULARY_ROWS = 320, VOCABULARY_PANELS = 8 }; /* of a piece of logits, about, which stays near */
-enum { PIECE = VOCABULARY_PANELS * PANEL };
+enum { PIECE = VOCABULARY_PANELS * PANEL, VOCABULARY_BLOCK = 2 * ROWS }; /* rows at a time */
 
 /* What is known of a row so far. */
 typedef struct {
@@ -102,8 +102,8 @@ static void vocabulary_rows(const VocabularyCall *call, const vocabulary_rooms *
     for (int64_t first = 0; first < whole; first += PIECE) {
         const int64_t size = whole - first < PIECE ? whole - first : PIECE, real_ones = outputs - first < PIECE ? outputs - first : PIECE;
         for (int64_t i = 0; i < count; i++) {
-            real *piece = rooms->logits + i % ROWS * PIECE;
-            const int64_t rows = i % ROWS ? 0 : count - i < ROWS ? count - i : ROWS; /* to do now */
+            real *piece = rooms->logits + i % VOCABULARY_BLOCK * PIECE;
+            const int64_t rows = i % VOCABULARY_BLOCK ? 0 : count - i < VOCABULARY_BLOCK ? count - i : VOCABULARY_BLOCK; /* to do now */
             if (rows && call->output.bytes)
                 bytes_some(&call->output, first / PANEL, size / PANEL, rooms->rounded + i * bytes_row(inputs), rows, piece, PIECE);
             else if (rows)
@@ -144,7 +144,7 @@ static size_t vocabulary_room(const VocabularyCall *call, int64_t rows, void *sc
     rooms->x = (real *)at;
     rooms->rounded = (uint8_t *)at;
     rooms->logits = (real *)(at += (size_t)panel_room(rows * numbers) * sizeof(real));
-    rooms->list = (int64_t *)(at += (size_t)(ROWS * PIECE) * sizeof(real));
+    rooms->list = (int64_t *)(at += (size_t)(VOCABULARY_BLOCK * PIECE) * sizeof(real));
     rooms->known = (vocabulary_row *)(at += (size_t)panel_room(rows) * sizeof(int64_t));
     rooms->sums = (best_list){.count = call->need, .places = (int64_t *)(at += (size_t)rows * sizeof(vocabulary_row))};
     rooms->sums.values = (real *)(at += (size_t)call->need * sizeof(int64_t));
