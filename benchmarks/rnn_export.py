@@ -105,4 +105,6 @@ def decode(config: Path, output: Path) -> None:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 4 or sys.argv[1] not in ("unpack", "decode"):
+        raise SystemExit(__doc__)
     {"unpack": unpack, "decode": decode}[sys.argv[1]](Path(sys.argv[2]), Path(sys.argv[3]))

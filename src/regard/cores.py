@@ -8,6 +8,7 @@ import os
 import platform
 import re
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
@@ -86,9 +87,44 @@ def limit_threads() -> bool:
     return True
 
 
+class _Blocks(threading.local):
+    # How deep this thread is in blocks of `torch_threads`.
+    depth = 0
+
+
+_LOCK = threading.Lock()
+_own = _Blocks()
+_open: list[int] = []  # torch's threads outside all blocks, once for each block that any thread is in
+
+
+def _after_fork() -> None:
+    del _open[_own.depth :]  # the blocks of threads that the child does not have
+    _LOCK.release()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_LOCK.acquire, after_in_parent=_LOCK.release, after_in_child=_after_fork)
+
+
+def current_threads() -> int:
+    """Return the number of threads of torch's operators.
+
+    A thread that is new to torch takes over the number that was set last, in whatever thread. If that is inside a block of `torch_threads`,
+    the number outside counts.
+
+    Example:
+        >>> current_threads() >= 1
+        True
+    """
+    import torch
+
+    with _LOCK:
+        return max([torch.get_num_threads(), *([] if _own.depth else _open[:1])])
+
+
 @contextmanager
 def torch_threads(count: int) -> Iterator[None]:
-    """Give operators of torch this many threads in a block.
+    """Give operators of torch this many threads in a block; several threads may be in blocks of their own.
 
     Example:
         >>> import torch
@@ -98,12 +134,20 @@ def torch_threads(count: int) -> Iterator[None]:
     """
     import torch
 
-    before = torch.get_num_threads()
+    before = current_threads()
+    with _LOCK:
+        outside = _open[0] if _open else before
+        _open.append(outside)
+        _own.depth += 1
     torch.set_num_threads(count)
     try:
         yield
     finally:
-        torch.set_num_threads(before)
+        with _LOCK:
+            # Last of all blocks: new threads take over what was set last.
+            _open.pop()
+            _own.depth -= 1
+            torch.set_num_threads(before)
 
 
 def _affinity() -> int:

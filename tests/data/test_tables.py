@@ -136,7 +136,7 @@ def test_languages_that_a_first_line_does_not_name_are_refused(tmp_path: Path) -
         read_pairs(tmp_path / "a.tsv", languages=("German", "English"))
     with pytest.raises(DataError, match=r"line 1: names languages, but data\.languages is \[German, French\]; .*move it down"):
         read_pairs(tmp_path / "a.tsv", languages=("German", "French"))
-    with pytest.raises(ConfigError, match="expected two different columns"):
+    with pytest.raises(ConfigError, match="expected two different ones"):
         read_pairs(tmp_path / "a.tsv", languages=("English", "english"))
 
 
@@ -144,7 +144,7 @@ def test_objects_may_have_the_names_of_languages(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     path.write_text('{"translation": {"de": "ein", "en": "one"}}\n{"de": "zwei", "en": "two"}\n')
     assert read_pairs(path, languages=("en", "de")) == [("one", "ein"), ("two", "zwei")]
-    with pytest.raises(DataError, match=r'line 1: expected a text under "source", found the keys translation, de, en; data\.languages=\[A'):
+    with pytest.raises(DataError, match=r'line 1: expected a text under "source", found the keys de, en; data\.languages=\[A'):
         read_pairs(path)
     path.write_text('{"de": "ein", "en": "one"}\n{"source": "zwei", "target": "two"}\n')
     with pytest.raises(DataError, match='line 2: expected a text under "en", found the keys source, target'):
@@ -380,3 +380,32 @@ def test_labels_with_tabs_and_json_files_are_refused(tmp_path: Path) -> None:
     (tmp_path / "a.json").write_text('[{"label": "a", "text": "b"}]')
     with pytest.raises(DataError, match=r"a\.json: expected a \.jsonl file, with an object a line"):
         read_sentences(tmp_path / "a.json")
+
+
+def test_a_space_before_a_quote_is_refused_by_its_line(tmp_path: Path) -> None:
+    file = tmp_path / "a.csv"
+    file.write_text('label,text\n0,"a, b"\n1, "c"\n')
+    with pytest.raises(DataError, match="line 3: a space before the quote that begins a cell; remove it"):
+        read_sentences(file)
+    file.write_text('source,target\na, "b, c"\n')
+    with pytest.raises(DataError, match="line 2: a space before the quote"):
+        read_pairs(file)
+    file.write_text('source,target\n" ""b""", c\n')
+    assert read_pairs(file) == [(' "b"', " c")]
+
+
+def test_keys_count_in_any_letter_case_and_in_one_place(tmp_path: Path, messages: list[str]) -> None:
+    file = tmp_path / "a.jsonl"
+    file.write_text('{"Label": "x", "TEXT": "a"}\n')
+    assert read_sentences(file).examples[0].texts == ("a",)
+    file.write_text('{"EN": "a", "De": "b"}\n')
+    assert read_pairs(file, languages=("en", "de")) == [("a", "b")]
+    file.write_text('{"source": "a", "target": "b", "second_source": "c"}\n')
+    assert list(stream_pairs(file, None, columns=(2, 3))) == [("a\tc", "b")]
+    file.write_text('{"label": "x", "gold_label": "y", "text": "a"}\n')
+    assert read_sentences(file).examples[0].label == "x"
+    assert any("of the columns label, gold_label, label is read" in text for text in messages)
+    for line in ('{"target": "b", "translation": {"source": "c"}}', '{"en": "a", "translation": {"en": "a", "de": "b"}}'):
+        file.write_text(line + "\n")
+        with pytest.raises(DataError, match=r'line 1: has texts under "translation", and (target|en) beside it; keep one of them'):
+            read_pairs(file)

@@ -11,7 +11,7 @@ import pytest
 from regard import progress
 from regard.data import read_pairs
 from regard.data.shards import ParallelText
-from regard.errors import DataError
+from regard.errors import ConfigError, DataError
 from tests.tasks.tiny import TEXTS, configuration
 
 HEAD = '<?xml version="1.0" encoding="{}"?>\n<!DOCTYPE tmx SYSTEM "tmx14.dtd">\n<tmx version="1.4"><header srclang="{}"/><body>'
@@ -151,8 +151,11 @@ def test_what_is_left_out_is_told_and_two_scripts_need_a_choice(tmp_path: Path) 
         f"{tmp_path / 'a.tmx'}: left out 1 unit without a text in both languages and 2 further texts of a unit in one language"
     ]
     chinese = memory(unit(("en", "a"), ("zh-Hant", "b"), ("zh-Hans", "c")))
-    with pytest.raises(DataError, match=r"a unit has zh-hans, zh-hant; name one of them in data\.languages"):
+    with pytest.raises(DataError, match=r"has zh-hans, zh-hant, which are two scripts; name one of them in data\.languages"):
         read_pairs(chinese, languages=("en", "zh"))
+    with pytest.raises(DataError, match="two scripts"):
+        read_pairs(memory(unit(("en", "a"), ("zh-Hant", "b")), unit(("en", "a"), ("zh-Hans", "c"))), languages=("en", "zh"))
+    chinese = memory(unit(("en", "a"), ("zh-Hant", "b"), ("zh-Hans", "c")))
     assert read_pairs(chinese, languages=("en", "zh-hans")) == [("a", "c")]
 
 
@@ -161,3 +164,18 @@ def test_a_text_is_never_paired_with_itself(tmp_path: Path) -> None:
     path = memory(tmp_path / "a.tmx", *units, source="pt-BR")
     for languages in (None, ("pt-BR", "pt")):
         assert read_pairs(path, languages=languages) == [("trem", "comboio"), ("suco", "sumo")]
+
+
+@pytest.mark.parametrize("name", ["shift_jis", "nonsense"])
+def test_an_encoding_that_is_not_read_is_named(tmp_path: Path, name: str) -> None:
+    path = tmp_path / "a.tmx"
+    path.write_text(f'<?xml version="1.0" encoding="{name}"?><tmx><header srclang="en"/><body></body></tmx>')
+    with pytest.raises(DataError, match=r"a\.tmx: not read \(.*encoding.*\); write it as UTF-8"):
+        read_pairs(path)
+
+
+@pytest.mark.parametrize("languages", [("en", "EN"), ("en-US", "en_us")])
+def test_a_language_is_no_translation_of_itself(tmp_path: Path, languages: tuple[str, str]) -> None:
+    path = memory(tmp_path / "a.tmx", unit(("en", "a"), ("de", "b")))
+    with pytest.raises(ConfigError, match="expected two different ones"):
+        read_pairs(path, languages=languages)

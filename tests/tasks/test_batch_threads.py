@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import threading
+import time
 from typing import Any
 
 import pytest
 import torch
 
+from regard.cores import current_threads, torch_threads
 from regard.data.running_text import encode_text
 from regard.tasks.batch_threads import cut_batches, map_batches
 from regard.tasks.explained_examples import explain_batches
 from regard.tasks.language_training import text_likelihood
 from tests.tasks import tiny_language
+from tests.tasks.test_creation import in_child
 
 CPU = torch.device("cpu")
 
@@ -50,6 +54,51 @@ def test_each_item_has_few_threads(count: int, expected: int, items: int) -> Non
     assert map_batches(lambda item: torch.get_num_threads(), [1] * items, device=CPU) == [expected] * items
     assert torch.get_num_threads() == count
     assert map_batches(lambda item: item, [], device=CPU) == []
+
+
+def test_overlapping_requests_give_torch_its_threads_back() -> None:
+    seen, started = list[int](), threading.Barrier(8, timeout=30)
+
+    def request() -> None:
+        started.wait()
+        for size in (1, 3):
+            map_batches(lambda item: time.sleep(0.002), [1] * size, device=CPU)
+        seen.append(torch.get_num_threads())
+
+    requests = [threading.Thread(target=request) for _ in range(8)]
+    for each in requests:
+        each.start()
+    for each in requests:
+        each.join()
+    assert seen == [2] * 8
+    assert torch.get_num_threads() == 2
+    later = threading.Thread(target=lambda: seen.append(torch.get_num_threads()))
+    later.start()
+    later.join()
+    assert seen[-1] == 2, "what a new thread takes over"
+
+
+def test_a_fork_forgets_the_blocks_of_other_threads() -> None:
+    inside, leave = threading.Event(), threading.Event()
+
+    def block() -> None:
+        with torch_threads(1):
+            inside.set()
+            leave.wait(30)
+
+    other = threading.Thread(target=block)
+    other.start()
+    inside.wait(30)
+
+    def count() -> None:
+        torch.set_num_threads(1)
+        if current_threads() != 1:
+            os._exit(1)
+
+    assert in_child(count) == 0
+    leave.set()
+    other.join()
+    assert current_threads() == 2
 
 
 def test_explanations_have_few_threads(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -106,6 +106,8 @@ def _train(
         from regard.config import dump_config
 
         sys.stdout.write(dump_config(settings))
+        if getattr(settings, "recipe", None) == "auto":
+            write_message("recipe: auto: a training fills in settings that are not given, by the number of pairs; see its config.yaml")
         return
     from regard.config.unused import unused_settings
     from regard.tasks.classification_data import read_labelled_file

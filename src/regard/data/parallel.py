@@ -6,11 +6,12 @@ import hashlib
 import random
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from regard.data.lines import read_lines, stat_rereadable, stream_lines, unreadable, whole_characters, write_files
-from regard.data.tables import ENDINGS, as_json, ending_of, is_csv, read_table
+from regard.data.tables import ENDINGS, as_json, ending_of, find_key, is_csv, read_table
 from regard.data.tmx import Languages, is_tmx, stream_tmx
 from regard.errors import ConfigError, DataError, counted, listed, shown
 from regard.progress import stage
@@ -140,13 +141,13 @@ def stream_pairs(
         refuse_pairs(source, target, columns)
         yield from zip(stream_lines(source), stream_lines(target), strict=False)
         return
+    if languages is not None and len({name.lower().replace("_", "-") for name in languages}) < 2:
+        raise ConfigError(f"data.languages: [{', '.join(languages)}], expected two different ones")
     if is_tmx(source):
         if 2 not in columns:
             raise DataError(f"{source}: a translation memory has one input, the model reads two")
         yield from stream_tmx(source, languages)
         return
-    if languages is not None and languages[0].lower() == languages[1].lower():
-        raise ConfigError(f"data.languages: [{', '.join(languages)}], expected two different columns")
     ending = ending_of(source)
     if ending in ENDINGS:
         yield from _from_table(source, columns, languages, apart)
@@ -154,7 +155,7 @@ def stream_pairs(
         for number, line in enumerate(stream_lines(source), start=1):
             where = f"{source}, line {number}"
             item = _object(line, where)
-            if number == 1 and languages is not None and not any(name in item for name in languages):
+            if number == 1 and languages is not None and not any(find_key(item, [name]) for name in languages):
                 languages = None
             yield _from_object(item, where, columns, languages=languages, apart=apart)
     else:
@@ -371,22 +372,30 @@ def _object(line: str, where: str) -> dict[str, Any]:
     item = as_json(line, where, '{"source": ..., "target": ...}')
     if not isinstance(item, dict):
         raise DataError(f'{where}: expected an object {{"source": ..., "target": ...}}, found {type(item).__name__}')
-    return {**item, **item["translation"]} if isinstance(item.get("translation"), dict) else item
+    inner = item.get("translation")
+    if not isinstance(inner, dict):
+        return item
+    outer = {key: value for key, value in item.items() if key != "translation"}
+    known = {*map(str.lower, inner), *chain(*COLUMNS)}
+    if twice := [key for key in outer if key.lower() in known]:
+        raise DataError(f'{where}: has texts under "translation", and {listed(twice)} beside it; keep one of them')
+    return {**outer, **inner}
 
 
 def _from_object(
     item: Mapping[str, Any], where: str, columns: Sequence[int], *, languages: Languages | None, apart: str | Path | None
 ) -> SentencePair:
-    if apart is not None and "second" in item:
-        raise DataError(f'{where}: has a "second" input, and so has {apart}; give one of them')
-    two = 3 in columns and (2 not in columns or "second" in item)
-    one, other = languages or _own_keys(item, where)
-    for key in (one, "second", other) if two else (one, other):
+    second = find_key(item, SECOND)
+    if apart is not None and second is not None:
+        raise DataError(f'{where}: has a "{second}" input, and so has {apart}; give one of them')
+    two, second = 3 in columns and (2 not in columns or second is not None), second or SECOND[0]
+    one, other = [find_key(item, [name]) or name for name in languages] if languages else _own_keys(item, where)
+    for key in (one, second, other) if two else (one, other):
         if not isinstance(item.get(key), str):
             found = f"found {type(item[key]).__name__}" if key in item else f"found the keys {listed(item) or 'none'}"
             advice = "" if languages or key in item else "; data.languages=[A, B] takes keys A and B"
             raise DataError(f'{where}: expected a text under "{key}", {found}{advice}')
-    source = join_inputs(item[one], item["second"]) if two else item[one]
+    source = join_inputs(item[one], item[second]) if two else item[one]
     return whole_characters(source), whole_characters(item[other])
 
 
@@ -394,7 +403,7 @@ def _own_keys(item: Mapping[str, Any], where: str) -> list[str]:
     """Return the keys of an object that hold source and target; the usual ones where it has none."""
     keys = []
     for known in COLUMNS:
-        found = [name for name in known if name in item]
+        found = [key for key in item if key.lower() in known]
         if len(found) > 1:
             raise DataError(f"{where}: has the keys {listed(found)}; keep one of them")
         keys.append(found[0] if found else known[0])

@@ -6,7 +6,7 @@ import csv
 import json
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,6 +21,7 @@ DELIMITERS = (",", ";", "\t", "|")
 ENDINGS = (".csv", ".tsv")
 csv.field_size_limit(max(csv.field_size_limit(), MAX_LINE_BYTES))  # its own is 131,072 characters
 CARRIAGE_RETURNS = "; its lines end in carriage returns (old Macintosh): end them in line feeds"
+_SPACED_QUOTE = re.compile(' +"')
 _BREAK = re.compile("\r\n|\r|\n")
 # Spreadsheets write a quote within quotes twice.
 _QUOTED = re.compile(r'"(?:[^"]|"")*""(?:[^"]|"")*"')
@@ -101,7 +102,7 @@ def read_table(
             raise DataError(f"{header}; if this line is no header, move it down")
         whole = _told_quotes(chain([head], lines), path, number)
         return Table(named=False, rows=((line, list(row.split("\t"))) for line, row in enumerate(whole, number)))
-    _tell_others(cells, names, columns, where)
+    tell_others(cells, names, columns, where)
     found = (
         _csv_rows(lines, path, delimiter, number, len(cells))
         if quoted
@@ -207,8 +208,24 @@ def find_columns(cells: Sequence[str], names: Sequence[Sequence[str]], where: st
     return found
 
 
-def _tell_others(cells: Sequence[str], names: Sequence[Sequence[str]], columns: Sequence[int | None], where: str) -> None:
-    """Tell of columns that have another name of one that is read."""
+def find_key(item: Mapping[str, Any], known: Sequence[str]) -> str | None:
+    """Return the key of an object that has one of these names, in other letter case where none is exact; None if there is none.
+
+    Example:
+        >>> find_key({"Text": "a", "id": 1}, ["sentence", "text"])
+        'Text'
+    """
+    exact = next((name for name in known if name in item), None)
+    wanted = {name.lower() for name in known}
+    return exact or next((key for key in item if key.lower() in wanted), None)
+
+
+def tell_others(cells: Sequence[str], names: Sequence[Sequence[str]], columns: Sequence[int | None], where: str) -> None:
+    """Tell of columns that have another name of one that is read.
+
+    Example:
+        >>> tell_others(["label", "text"], [["label"], ["text"]], [0, 1], "a.csv, line 1")
+    """
     for known, at in zip(names, columns, strict=True):
         wanted = {name.lower() for name in known}
         named = [cell.strip() for cell in cells if cell.strip().lower() in wanted]
@@ -242,21 +259,40 @@ def _header(line: str, delimiter: str) -> list[str]:
 
 
 def _csv_rows(lines: Iterator[str], path: str, delimiter: str, header: int, width: int) -> Iterator[tuple[int, list[str]]]:
-    reader = csv.reader((line + "\n" for line in lines), delimiter=delimiter, strict=True)
+    row = list[str]()  # its lines
+
+    def kept() -> Iterator[str]:
+        for line in lines:
+            row.append(line + "\n")
+            yield row[-1]
+
+    reader = csv.reader(kept(), delimiter=delimiter, strict=True)
     while True:
         number = header + reader.line_num + 1
+        row.clear()
         try:
             cells = next(reader)
         except StopIteration:
             return
         except csv.Error as error:
             raise DataError(f"{path}, line {number}: not CSV: {_problem(str(error))}") from error
+        if any(map(_SPACED_QUOTE.match, cells)) and _has_spaced_quote(row, cells, delimiter):
+            raise DataError(f"{path}, line {number}: a space before the quote that begins a cell; remove it")
         if len(cells) != width:
             if not cells:
                 raise DataError(f"{path}, line {number}: an empty line, expected {width} columns as in line {header}")
             advice = f"; a text with {shown(delimiter)} stands in double quotes" if len(cells) > width else ""
             raise DataError(f"{path}, line {number}: {counted(len(cells), 'column')}, expected {width} as in line {header}{advice}")
         yield number, [_BREAK.sub(" ", cell) for cell in cells]
+
+
+def _has_spaced_quote(row: Sequence[str], cells: Sequence[str], delimiter: str) -> bool:
+    """Return whether a cell of a row that begins with a space and a quote stands so in the file, not in quotes of its own."""
+    try:
+        others = next(csv.reader(row, delimiter=delimiter, skipinitialspace=True))
+    except csv.Error:
+        return True
+    return len(others) != len(cells) or any(_SPACED_QUOTE.match(cell) and cell != other for cell, other in zip(cells, others, strict=True))
 
 
 def _problem(error: str) -> str:
@@ -273,6 +309,8 @@ def _tab_rows(lines: Iterator[str], path: str, header: int, width: int) -> Itera
     for number, line in enumerate(lines, header + 1):
         cells = line.split("\t")
         if len(cells) != width:
+            if not line.strip():
+                raise DataError(f"{path}, line {number}: an empty line, but the first line names {width} columns")
             advice = "; a text has no tab" if len(cells) > width else ""
             raise DataError(f"{path}, line {number}: {counted(len(cells), 'column')}, but the first line names {width}{advice}")
         yield number, cells

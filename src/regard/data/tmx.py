@@ -38,7 +38,7 @@ def stream_tmx(path: str | Path, languages: Languages | None = None) -> Iterator
 
     Raises:
         DataError: the file is not such a file, declares entities, or has no unit in the two languages; without `languages`, it has more
-            than two; a unit has a language in two scripts, such as zh-Hans and zh-Hant. The message names the file and, where known, the
+            than two; it has a language in two scripts, such as zh-Hans and zh-Hant. The message names the file and, where known, the
             line.
 
     Example:
@@ -51,12 +51,12 @@ def stream_tmx(path: str | Path, languages: Languages | None = None) -> Iterator
         ([('a dog', 'ein Hund')], [('ein Hund', 'a dog')])
     """
     reader, found, skipped, others = _Reader(path), 0, 0, 0
-    pair = None if languages is None else (languages[0].lower(), languages[1].lower())
+    pair = None if languages is None else (_tag(languages[0]), _tag(languages[1]))
     for unit in reader.units():
         pair = pair or _pair_of(path, reader.source, unit)
         if languages is None and pair is not None and any(name not in pair and name.split("-")[0] not in pair for name in unit):
             raise _choose_two(path, reader.languages)
-        sides = None if pair is None else [_texts(path, unit, name, other) for name, other in (pair, pair[::-1])]
+        sides = None if pair is None else [_texts(reader, unit, name, other) for name, other in (pair, pair[::-1])]
         if sides and all(sides):
             found += 1
             others += sum(map(len, sides)) - 2
@@ -71,6 +71,10 @@ def stream_tmx(path: str | Path, languages: Languages | None = None) -> Iterator
     if not found:
         names = listed(sorted(reader.languages)) or "none"
         raise DataError(f"{path}: no unit with a text in {' and '.join(pair) if pair else 'two languages'}; its languages are: {names}")
+
+
+def _tag(language: str) -> str:
+    return language.lower().replace("_", "-")
 
 
 def _pair_of(path: str | Path, source: str, unit: Mapping[str, str]) -> tuple[str, str] | None:
@@ -90,19 +94,23 @@ def _choose_two(path: str | Path, found: Iterable[str]) -> DataError:
     return DataError(f"{path}: has the languages {listed(sorted(found))}; choose two: data.languages=[SOURCE, TARGET]")
 
 
-def _texts(path: str | Path, unit: Mapping[str, str], language: str, other: str) -> list[str]:
+def _texts(reader: _Reader, unit: Mapping[str, str], language: str, other: str) -> list[str]:
     # Those of a language and of its countries that are not the other side, its own first.
-    found = {name: text for name, text in unit.items() if text and (name == language or (name.split("-")[0] == language and name != other))}
-    if len({part for name in found for part in name.split("-")[1:] if len(part) == 4}) > 1:
-        raise DataError(f"{path}: a unit has {listed(sorted(found))}; name one of them in data.languages=[SOURCE, TARGET]")
-    return sorted(found.values(), key=lambda text: text != found.get(language))
+    def is_side(name: str) -> bool:
+        return name == language or (name.split("-")[0] == language and name != other)
+
+    found = sorted(filter(is_side, reader.languages))
+    if len({part for name in found for part in name.split("-")[1:] if len(part) == 4 and part.isalpha()}) > 1:
+        raise DataError(f"{reader.path}: has {listed(found)}, which are two scripts; name one of them in data.languages=[SOURCE, TARGET]")
+    own = {name: text for name, text in unit.items() if text and is_side(name)}
+    return sorted(own.values(), key=lambda text: text != own.get(language))
 
 
 class _Reader:
     """Reads units: texts by language."""
 
     def __init__(self, path: str | Path) -> None:
-        self._path = path
+        self.path = path
         self.source = ""
         self.languages: set[str] = set()
         self.repeated = 0
@@ -120,12 +128,16 @@ class _Reader:
 
     def units(self) -> Iterator[dict[str, str]]:
         try:
-            for chunk in stream_chunks(self._path):
+            for chunk in stream_chunks(self.path):
                 self._parser.Parse(chunk, False)
                 yield from self._take()
             self._parser.Parse(b"", True)
         except expat.ExpatError as error:
-            raise DataError(f"{self._path}, line {error.lineno}: not XML ({expat.ErrorString(error.code)})") from error
+            raise DataError(f"{self.path}, line {error.lineno}: not XML ({expat.ErrorString(error.code)})") from error
+        except DataError:
+            raise
+        except (LookupError, ValueError) as error:  # of the encoding that the file names
+            raise DataError(f"{self.path}: not read ({error}); write it as UTF-8") from error
         yield from self._take()
 
     def _take(self) -> list[dict[str, str]]:
@@ -134,14 +146,14 @@ class _Reader:
 
     def _start(self, name: str, attributes: Mapping[str, str]) -> None:
         if not self._depth and name != "tmx":
-            raise DataError(f"{self._path}, line {self._parser.CurrentLineNumber}: expected <tmx>, found <{shown(name)}>")
+            raise DataError(f"{self.path}, line {self._parser.CurrentLineNumber}: expected <tmx>, found <{shown(name)}>")
         self._depth += 1
         if name == "header":
-            self.source = attributes.get("srclang", "").lower().replace("_", "-")
+            self.source = _tag(attributes.get("srclang", ""))
         elif name == "tu":
             self._unit = {}
         elif name == "tuv":
-            self._language = (attributes.get("xml:lang") or attributes.get("lang") or "").lower().replace("_", "-")
+            self._language = _tag(attributes.get("xml:lang") or attributes.get("lang") or "")
         elif name == "seg":
             self._text, self._codes = [], 0
         elif name in CODES:
@@ -165,4 +177,4 @@ class _Reader:
             self._text.append(text)
 
     def _refuse(self, *_: object) -> None:
-        raise DataError(f"{self._path}, line {self._parser.CurrentLineNumber}: declares an entity, which is not read")
+        raise DataError(f"{self.path}, line {self._parser.CurrentLineNumber}: declares an entity, which is not read")

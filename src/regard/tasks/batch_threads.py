@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 
 from regard import progress
-from regard.cores import torch_threads
+from regard.cores import current_threads, torch_threads
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -39,7 +39,7 @@ def cut_batches(rows: list[Item], size: int, *, device: torch.device) -> list[li
         >>> cut_batches([3, 1, 4, 1, 5], 2, device=torch.device("cpu"))
         [[3, 1], [4, 1], [5]]
     """
-    shares = min(torch.get_num_threads(), MAX_WORKERS) if device.type == "cpu" else 1
+    shares = min(current_threads(), MAX_WORKERS) if device.type == "cpu" else 1
     size = max(1, min(size, max(MIN_ROWS, -(-len(rows) // shares))))
     return [rows[start : start + size] for start in range(0, len(rows), size)]
 
@@ -72,7 +72,7 @@ def map_batches(
     if stage is not None:
         with stage:
             return map_batches(_counted(function, stage, size), items, device=device, poll=poll)
-    threads = torch.get_num_threads()
+    threads = current_threads()
     # Under torchrun `poll` and a sharded model communicate with other processes in a fixed order.
     alone = not (dist.is_available() and dist.is_initialized())
     workers = min(threads, MAX_WORKERS, len(items)) if device.type == "cpu" and alone else 1
@@ -86,23 +86,19 @@ def map_batches(
         return results
 
     def work(item: Item) -> Result:
-        torch.set_num_threads(_share(threads))
-        return function(item)
+        with torch_threads(_share(threads)):
+            return function(item)
 
     waiting: deque[Future[Result]] = deque()
-    try:
-        with ThreadPoolExecutor(workers) as pool:
-            for item in items:
-                if len(waiting) == 2 * workers:  # one waiting item per running one, so that no worker idles
-                    results.append(waiting.popleft().result())
-                poll()
-                # A context can be entered only once at a time: copy it.
-                context = copy_context()
-                waiting.append(pool.submit(lambda context=context, item=item: context.run(work, item)))
-            results += [future.result() for future in waiting]
-    finally:
-        # New threads start with a worker's setting.
-        torch.set_num_threads(threads)
+    with torch_threads(threads), ThreadPoolExecutor(workers) as pool:
+        for item in items:
+            if len(waiting) == 2 * workers:  # one waiting item per running one, so that no worker idles
+                results.append(waiting.popleft().result())
+            poll()
+            # A context can be entered only once at a time: copy it.
+            context = copy_context()
+            waiting.append(pool.submit(lambda context=context, item=item: context.run(work, item)))
+        results += [future.result() for future in waiting]
     return results
 
 
@@ -115,7 +111,7 @@ def few_threads() -> Iterator[None]:
         ...     torch.get_num_threads() >= 1
         True
     """
-    with torch_threads(_share(torch.get_num_threads())):
+    with torch_threads(_share(current_threads())):
         yield
 
 

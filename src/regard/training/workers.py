@@ -121,7 +121,7 @@ class Workers:
         kept = model.state_dict(keep_vars=True)
         # Running means, which a forward pass changes. Each micro-batch starts from the previous update's; their mean is kept.
         self._buffers = [buffer for name, buffer in model.named_buffers() if name in kept]
-        self._threads = torch.get_num_threads()
+        self._one_thread = torch_threads(1)
         self._children: dict[int, int] = {}  # process by the descriptor of its answers
         self._queue: tuple[int, int] | None = None
         if count > 1:
@@ -141,7 +141,7 @@ class Workers:
         )
 
     def __enter__(self) -> Workers:
-        torch.set_num_threads(1)
+        self._one_thread.__enter__()
         if self.count > 1:
             try:
                 self._start()
@@ -151,7 +151,7 @@ class Workers:
         return self
 
     def __exit__(self, *_: object) -> None:
-        torch.set_num_threads(self._threads)
+        self._one_thread.__exit__(None, None, None)
         if self._queue is not None:
             gc.unfreeze()
             for descriptor in self._queue:
