@@ -253,6 +253,13 @@ def test_between_its_stages_a_command_says_that_it_works_unless_it_waits_for_oth
         assert watch.pass_time(60) == []
 
 
+def test_processes_of_a_group_but_the_first_do_not_show_that_they_start(watch: Watch, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RANK", "1")
+    with progress.listening(watch.display):
+        watch.display.start_up("starting")
+        assert watch.pass_time(60) == []
+
+
 def test_starting_is_shown_until_there_is_something_else() -> None:
     stream = io.StringIO()
     with Display(stream, mode="lines") as shown:

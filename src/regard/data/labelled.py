@@ -235,7 +235,8 @@ def _read(
         if ending == ".json":
             raise DataError(f"{path}: expected a .jsonl file, with an object a line, or another of the formats")
         if ending == ".jsonl":
-            yield from ((number, _from_json(line, f"{path}, line {number}", names)) for number, line in enumerate(tracked, 1))
+            for number, line in enumerate(tracked, 1):
+                yield number, _from_json(line, f"{path}, line {number}", names, tell=number == 1)
         elif ending in ENDINGS or parse_line is None:
             yield from _from_table(tracked, str(path), names)
         else:
@@ -302,13 +303,13 @@ def _from_words(line: str, where: str) -> list[str]:
     return [label, text]
 
 
-def _from_json(line: str, where: str, names: Sequence[Sequence[str]]) -> list[str]:
+def _from_json(line: str, where: str, names: Sequence[Sequence[str]], *, tell: bool) -> list[str]:
     if not line.strip():
         raise DataError(f"{where}: an empty line; remove it")
     item = as_json(line, where, "an object with a label and texts")
     if not isinstance(item, Mapping):
         raise DataError(f"{where}: expected an object with a label and texts, found {type(item).__name__}")
-    if where.endswith(", line 1"):
+    if tell:
         found = [find_key(item, known) for known in (LABELS, *names)]
         tell_others([*item], (LABELS, *names), [None if key is None else [*item].index(key) for key in found], where)
     label = _value(item, LABELS, where)

@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Literal, Self, TextIO, cast
 
-from regard.progress.stages import Event, Stage, current_listener, set_listener, stage
+from regard.progress.stages import Event, Stage, current_listener, is_worker, set_listener, stage
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
@@ -94,6 +94,8 @@ class Display:
 
     def start_up(self, name: str) -> None:
         """Show a stage while libraries are loaded, until another starts; from then on, until `hide`, one between other stages."""
+        if is_worker():
+            return
         starting = stage(name)
         self(Event("start", starting))
         self._own = starting

@@ -361,14 +361,20 @@ def _check_total(name: str, total: int | None) -> None:
 
 
 def _tell(event: Event) -> None:
-    if _LISTENER is None or _is_worker():
+    if _LISTENER is None or is_worker():
         return
     with _TELLING:
         if _LISTENER is not None:
             _LISTENER(event)
 
 
-def _is_worker() -> bool:
+def is_worker() -> bool:
+    """Return whether another process of the same program tells what is going on: the first of torchrun, or the parent.
+
+    Example:
+        >>> is_worker()
+        False
+    """
     multiprocessing = sys.modules.get("multiprocessing")  # loaded in every worker; do not import it otherwise
     return os.environ.get("RANK", "0") != "0" or (multiprocessing is not None and multiprocessing.parent_process() is not None)
 

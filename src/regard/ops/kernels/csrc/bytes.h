@@ -127,7 +127,7 @@ INLINE ivec bytes_dot(ivec sum, ivec left, ivec right) {
 #define BYTES_DOT_VNNI(sum, left, right) (ivec) _mm512_dpbusd_epi32((__m512i)(sum), (__m512i)(left), (__m512i)(right))
 BYTES_BLOCK(vnni, BYTES_VNNI, BYTES_DOT_VNNI)
 
-#if HAVE_TILES
+#if HAVE_TILES && REAL_IS_FLOAT
 /* AMX: tiles of 16 rows of 64 bytes. A panel is two tiles wide, rows come in sixteens, inputs in 64s; what is left over is for VNNI. */
 enum { TILE_ROWS = 16, TILE_BYTES = 64, TILE_QUADS = TILE_BYTES / 4 };
 #define BYTES_TILES __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,amx-tile,amx-int8")))
@@ -223,7 +223,7 @@ static void bytes_panel(const bytes_args *p, int64_t rows) {
 /* y of rounded rows for `count` panels from panel `first` on, as panel_some. */
 static void bytes_some(const PanelLinear *layer, int64_t first, int64_t count, const uint8_t *rounded, int64_t rows, real *y, int64_t y_row) {
     const int64_t quads = bytes_quads(layer->inputs), row_size = bytes_row(layer->inputs);
-#if VECTOR_BYTES == 64 && HAVE_TILES
+#if VECTOR_BYTES == 64 && HAVE_TILES && REAL_IS_FLOAT
     if (regard_target() >= TARGET_TILES) {
         const bytes_args args = {.layer = layer, .rounded = rounded, .quads = quads, .row_size = row_size, .start = first * PANEL,
                                  .panel = layer->bytes + first * PANEL * 4 * quads, .y = y, .y_row = y_row};
