@@ -439,7 +439,8 @@ def _check_same(folder: Path, config: RunConfig, digests: Mapping[str, str]) -> 
 
         command = resume_advice(old, config, folder)
         going_on = f"; to fine-tune it: {command}" if command else ""
-        raise ConfigError(f"{folder} holds a run with other settings ({'; '.join(changed)}); choose another --out{going_on}")
+        again = f"give those of its {CONFIG} again, or choose another --out"
+        raise ConfigError(f"{folder} holds a run with other settings ({'; '.join(changed)}); {again}{going_on}")
 
 
 def device_of(model: nn.Module) -> torch.device:
