@@ -150,6 +150,7 @@ def main() -> None:
     rows = [[name, median(values, 3), *ratio(values, first), *([PAPER[name]] if published else [])] for name, values in times.items()]
     for row in rows:
         print(*row, sep="\t")
+    where = machine(device=device.type)
     options_given = "".join(
         [
             " --captioner" if arguments.captioner else "",
@@ -164,12 +165,12 @@ def main() -> None:
     )
     note = (
         f"`python benchmarks/area_step.py{options_given}`: one training step of {what}; medians of {arguments.rounds} interleaved rounds, "
-        f"ratios round by round to the first row, whose repetition shows what a difference must exceed; {machine(device=device.type)}."
+        f"ratios round by round to the first row, whose repetition shows what a difference must exceed; {where}."
     )
     if published:
         note += " Published: Base (6 + 6 layers of 512, areas in the first two layers) on eight P100."
     columns = ["model", "seconds per step", "ratio", "min", "max", *(["published ratio"] if published else [])]
-    write(arguments.out, columns, rows, note, machine=machine(device=device.type), load_before=load, seconds=times)
+    write(arguments.out, columns, rows, note, machine=where, load_before=load, seconds=times)
 
 
 if __name__ == "__main__":

@@ -46,9 +46,9 @@ def test_unequal_files_are_refused_with_both_counts(tmp_path: Path) -> None:
     ("name", "line", "message"),
     [
         ("a.tsv", "no tab", "line 2: 1 column, expected 2"),
-        ("a.tsv", "", "line 2: 1 column, expected 2"),
+        ("a.tsv", "", "line 2: an empty line; remove it"),
         ("a.tsv", "one\ttwo\tthree", "line 2: 3 columns, expected 2"),
-        ("a.jsonl", "", "line 2: not JSON"),
+        ("a.jsonl", "", "line 2: an empty line; remove it"),
         ("a.jsonl", '{"source": "a"', "line 2: not JSON"),
         ("a.jsonl", "[" * 100_000, "line 2: more than 64 levels"),
         ("a.jsonl", '{"source": "a", "target": "b", "source": "c"}', "line 2: the key 'source' stands twice"),

@@ -394,6 +394,13 @@ def test_a_space_before_a_quote_is_refused_by_its_line(tmp_path: Path) -> None:
     assert read_pairs(file) == [(' "b"', " c")]
 
 
+@pytest.mark.parametrize(("name", "text"), [("a.tsv", "a\tb\n\n"), ("a.jsonl", '{"source": "a", "target": "b"}\n \n')])
+def test_an_empty_line_among_pairs_is_named(tmp_path: Path, name: str, text: str) -> None:
+    (tmp_path / name).write_text(text)
+    with pytest.raises(DataError, match="line 2: an empty line; remove it"):
+        read_pairs(tmp_path / name)
+
+
 def test_keys_count_in_any_letter_case_and_in_one_place(tmp_path: Path, messages: list[str]) -> None:
     file = tmp_path / "a.jsonl"
     file.write_text('{"Label": "x", "TEXT": "a"}\n')

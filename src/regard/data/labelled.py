@@ -17,7 +17,7 @@ from regard.data.batching import BatchPlan, plan_batches
 from regard.data.encodings import SAMPLE, all_utf8, refuse_wide_characters
 from regard.data.labelled_examples import ExampleList, LabelledExample
 from regard.data.lines import stream_bytes, stream_lines, whole_characters
-from regard.data.tables import ENDINGS, as_json, ending_of, find_key, is_csv, names_columns, read_table, tell_others
+from regard.data.tables import ENDINGS, as_json, ending_of, find_key, is_csv, names_columns, read_table, refuse_empty, tell_others
 from regard.data.vocabulary import PAD
 from regard.errors import ConfigError, DataError, counted, listed, shown
 from regard.progress import message, stage
@@ -286,16 +286,14 @@ def _from_table(lines: Iterator[str], path: str, names: Sequence[Sequence[str]])
     count = 1 + len(names)
     for number, row in table.rows:
         if len(row) != count:
-            if not "".join(cell or "" for cell in row).strip():
-                raise DataError(f"{path}, line {number}: an empty line; remove it")
+            refuse_empty("".join(cell or "" for cell in row), f"{path}, line {number}")
             expected = "the label, a tab, the text" if count == 2 else "the label, the premise, the hypothesis, with tabs between them"
             raise DataError(f"{path}, line {number}: {counted(len(row), 'column')}, expected {count}: {expected}")
         yield number, cast(list[str], row)
 
 
 def _from_words(line: str, where: str) -> list[str]:
-    if not line.strip():
-        raise DataError(f"{where}: an empty line; remove it")
+    refuse_empty(line, where)
     label, _, text = line.partition(" ")
     if not label or "\t" in label:
         advice = "; a file of columns with tabs between them is named .tsv" if label else ""
@@ -304,8 +302,7 @@ def _from_words(line: str, where: str) -> list[str]:
 
 
 def _from_json(line: str, where: str, names: Sequence[Sequence[str]], *, tell: bool) -> list[str]:
-    if not line.strip():
-        raise DataError(f"{where}: an empty line; remove it")
+    refuse_empty(line, where)
     item = as_json(line, where, "an object with a label and texts")
     if not isinstance(item, Mapping):
         raise DataError(f"{where}: expected an object with a label and texts, found {type(item).__name__}")

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from regard.data.lines import read_lines, stat_rereadable, stream_lines, unreadable, whole_characters, write_files
-from regard.data.tables import ENDINGS, as_json, ending_of, find_key, is_csv, read_table
+from regard.data.tables import ENDINGS, as_json, ending_of, find_key, is_csv, read_table, refuse_empty
 from regard.data.tmx import Languages, is_tmx, stream_tmx
 from regard.errors import ConfigError, DataError, counted, listed, shown
 from regard.progress import stage
@@ -362,6 +362,7 @@ def _languages(cells: Sequence[str]) -> list[str]:
 def _from_columns(cells: Sequence[str], where: str, columns: Sequence[int]) -> SentencePair:
     *inputs, target = cells
     if len(cells) not in columns:
+        refuse_empty("".join(cells), where)
         found = counted(len(cells), "column")
         wanted = "the source, its second input and the target, with tabs between them" if 3 in columns else "the source, a tab, the target"
         raise DataError(f"{where}: {found}, expected {' or '.join(map(str, columns))}: {wanted}")
@@ -369,6 +370,7 @@ def _from_columns(cells: Sequence[str], where: str, columns: Sequence[int]) -> S
 
 
 def _object(line: str, where: str) -> dict[str, Any]:
+    refuse_empty(line, where)
     item = as_json(line, where, '{"source": ..., "target": ...}')
     if not isinstance(item, dict):
         raise DataError(f'{where}: expected an object {{"source": ..., "target": ...}}, found {type(item).__name__}')

@@ -208,6 +208,23 @@ def find_columns(cells: Sequence[str], names: Sequence[Sequence[str]], where: st
     return found
 
 
+def refuse_empty(line: str, where: str) -> None:
+    """Refuse a line of white space alone, for what it is.
+
+    Args:
+        line: of a file.
+        where: file and line, for the error.
+
+    Raises:
+        DataError: it is empty.
+
+    Example:
+        >>> refuse_empty("a line", "a.txt, line 1")
+    """
+    if not line.strip():
+        raise DataError(f"{where}: an empty line; remove it")
+
+
 def find_key(item: Mapping[str, Any], known: Sequence[str]) -> str | None:
     """Return the key of an object that has one of these names, in other letter case where none is exact; None if there is none.
 
@@ -309,8 +326,7 @@ def _tab_rows(lines: Iterator[str], path: str, header: int, width: int) -> Itera
     for number, line in enumerate(lines, header + 1):
         cells = line.split("\t")
         if len(cells) != width:
-            if not line.strip():
-                raise DataError(f"{path}, line {number}: an empty line, but the first line names {width} columns")
+            refuse_empty(line, f"{path}, line {number}")
             advice = "; a text has no tab" if len(cells) > width else ""
             raise DataError(f"{path}, line {number}: {counted(len(cells), 'column')}, but the first line names {width}{advice}")
         yield number, cells
