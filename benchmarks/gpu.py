@@ -209,8 +209,7 @@ def contenders(stage: Stage, dtype: torch.dtype, length: int, kind: str, backwar
             return torch.no_grad()(attend)
         return lambda: torch.autograd.grad(attend(), inputs, grad, allow_unused=True)
 
-    # The interpreter knows no bfloat16; with area features no kernel is used.
-    kernels = "triton" if stage.rehearse and dtype == torch.float32 and kind != "Eq. 9" else ""
+    kernels = "triton" if stage.rehearse and dtype == torch.float32 else ""  # the interpreter knows no bfloat16
 
     def ours() -> Tensor:
         with forced(kernels):

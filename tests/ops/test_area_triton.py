@@ -16,14 +16,19 @@ import sys
 import tempfile
 import traceback
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 import torch
 from torch import Tensor
 
-from regard.errors import ShapeError
+from regard import ops
+from regard.errors import ConfigError, ShapeError
+from regard.ops import reference
 from regard.ops.kernels import area_triton
+from regard.ops.materialized_areas import AreaWeights
+from tests.ops.error_rule import FLOOR, Errors, assert_rule
 
 triton = pytest.importorskip("triton", reason="the package triton is not installed")
 
@@ -237,6 +242,76 @@ def check_tiles(case: Case, seed: int = 0, device: str = "cpu") -> None:
         torch.testing.assert_close(x, results[1][name], rtol=1e-5, atol=1e-5)
 
 
+def draw_weights(case: Case, seed: int, device: str) -> tuple[Tensor, ...]:
+    """Return weights of Eq. 9, of which about half of the hidden units are above 0."""
+    generator = torch.Generator().manual_seed(1000 + seed)
+    d, (high, wide) = case.sizes[4], (1, case.area) if isinstance(case.area, int) else case.area
+    shapes = (high, d // 2), (wide, d - d // 2), (d, 3 * d), (d, d)
+    return tuple((torch.randn(shape, generator=generator) * 1.3 / math.sqrt(d)).to(case.dtype).to(device) for shape in shapes)
+
+
+NAMES = ("query", "key", "value", "height", "width", "hidden", "output")
+
+
+def by_features(
+    case: Case, inputs: tuple[Tensor, ...], mask: Tensor | None, grad: Tensor, dtype: torch.dtype, kernels: bool
+) -> dict[str, Tensor]:
+    """Attend by Eq. 9 with the kernels, or with the keys of all areas, forward and backward."""
+    leaves = [x.detach().to(dtype).requires_grad_() for x in inputs]
+    settings: dict[str, Any] = {"max_area": case.area, "grid": case.grid, "mask": mask, "causal": case.causal, "scale": case.scale}
+    settings |= {"key_mode": "features", "key_weights": AreaWeights(*leaves[3:])}
+    if kernels:
+        os.environ["REGARD_KERNELS"] = "triton"
+        context = ops.area_attention(*leaves[:3], **settings)
+        del os.environ["REGARD_KERNELS"]
+    else:
+        context = reference.area_attention(*leaves[:3], **settings).context
+    assert isinstance(context, Tensor)
+    return {"context": context.detach(), **dict(zip(NAMES, torch.autograd.grad(context, leaves, grad.to(dtype)), strict=True))}
+
+
+def check_features(case: Case, seed: int = 0, device: str = "cpu") -> None:
+    """The error rule, with the keys of Eq. 9."""
+    inputs, mask, grad = draw(case, seed, device)
+    inputs = (*inputs, *draw_weights(case, seed, device))
+    allowed = full_mask(case, mask, device)
+
+    def errors(longer: float) -> list[Errors]:
+        changed = (inputs[0] * longer, inputs[1] * longer, *inputs[2:])
+        found = by_features(case, changed, mask, grad, case.dtype, kernels=True)
+        assert largest(found["context"][~allowed.any(-1)]) == largest(found["query"][~allowed.any(-1)]) == 0.0
+        assert largest(found["key"][~allowed.any(-2)]) == largest(found["value"][~allowed.any(-2)]) == 0.0
+        assert {x.dtype for x in found.values()} == {case.dtype}
+        exact, rough = (by_features(case, changed, mask, grad, dtype, kernels=False) for dtype in (torch.float64, case.dtype))
+        unit = FLOOR * torch.finfo(case.dtype).eps
+        return [
+            Errors(largest(x.double() - exact[name]), largest(rough[name].double() - exact[name]), unit * max(1.0, largest(exact[name])))
+            for name, x in found.items()
+        ]
+
+    assert_rule(errors, 1.0, (1 + n / 64 for n in range(1, 9)))
+
+
+def check_hidden_features(case: Case, seed: int = 0, device: str = "cpu") -> None:
+    """With the keys of Eq. 9, an item that is hidden changes no bit elsewhere; whoever may attend one that is not finite gets NaN."""
+    inputs, mask, grad = draw(case, seed, device)
+    inputs = (*inputs, *draw_weights(case, seed, device))
+    allowed = full_mask(case, mask, device)
+    item = case.sizes[3] // 2
+    loud = allowed[..., item]
+    grad = grad.masked_fill(loud.unsqueeze(-1), 0.0)
+    inputs[1][..., item, :] = inputs[2][..., item, :] = 0.0
+    clean = by_features(case, inputs, mask, grad, case.dtype, kernels=True)
+    for bad, which in itertools.product((math.nan, math.inf, torch.finfo(case.dtype).max), (1, 2)):
+        spoiled = [x.clone() for x in inputs]
+        spoiled[which][..., item, :] = bad
+        found = by_features(case, tuple(spoiled), mask, grad, case.dtype, kernels=True)
+        assert torch.equal(found["context"][~loud], clean["context"][~loud])
+        assert math.isfinite(bad) or found["context"][loud].isnan().all()
+        if not loud.any():
+            assert all(torch.equal(found[name], clean[name]) for name in NAMES)
+
+
 class cutting:
     """Have the kernels cut their work in this way."""
 
@@ -258,7 +333,8 @@ def line(area: int, targets: int, items: int, **more: Any) -> Case:
 
 
 CHECKS: dict[str, Callable[[Case], None]] = {
-    check.__name__: check for check in (check_error, check_hidden, check_loud_gradient, check_repeats, check_tiles)
+    check.__name__: check
+    for check in (check_error, check_features, check_hidden, check_hidden_features, check_loud_gradient, check_repeats, check_tiles)
 }
 GROUPS: dict[str, list[tuple[str, Case]]] = {
     "sizes": [
@@ -331,6 +407,24 @@ GROUPS: dict[str, list[tuple[str, Case]]] = {
         for area, d, causal, mask in ((1, 17, False, ""), (3, 16, True, ""), (5, 16, False, "rows"), (2, 31, True, "rows"))
     ],
 }
+
+
+GROUPS["features"] = [
+    *(
+        ("check_features", line(area, 5, 11, causal=causal, mask=mask))
+        for area, causal, mask in ((1, False, ""), (3, True, ""), (5, True, "keys"))
+    ),
+    *(("check_features", line(3, 5, 11, mask=mask)) for mask in ("", "keys", "rows", "full", "empty", "late")),
+    *(("check_features", line(5, targets, items, causal=True)) for targets, items in ((1, 7), (7, 3), (2, 9), (9, 2))),
+    *(("check_features", Case((1, 2, 4, 7, 6, 3), 3, mask="full", dtype=dtype, causal=True, cut=(16, 4, 1, 2, 1, 1))) for dtype in HALVES),
+    *(
+        ("check_features", Case((1, 1, 5, 15, 5, 3), (2, 2), grid=(3, 5), causal=causal, mask=mask))
+        for causal, mask in ((False, ""), (True, ""), (False, "keys"), (True, "rows"))
+    ),
+    ("check_hidden_features", Case((1, 1, 5, 7, 4, 2), 3, mask="rows")),
+    ("check_hidden_features", Case((1, 1, 5, 7, 4, 2), 3, causal=True)),
+    ("check_hidden_features", Case((1, 1, 3, 7, 4, 2), 3, mask="late")),
+]
 
 
 def correct_interpreter() -> None:
@@ -466,7 +560,13 @@ def outcome(mode: str, what: str) -> dict[str, str]:
     # NaN and infinity are part of the cases; numpy, which interprets the kernels, would warn of them.
     command = [sys.executable, "-X", "faulthandler", "-W", "ignore", __file__, mode, what]
     with tempfile.TemporaryDirectory() as cache:
-        chosen = {"TRITON_INTERPRET": "1" if mode == "interpret" else "0", "TRITON_CACHE_DIR": cache, "OMP_NUM_THREADS": "1"}
+        paths = os.pathsep.join([str(Path(__file__).parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])])
+        chosen = {
+            "PYTHONPATH": paths,
+            "TRITON_INTERPRET": "1" if mode == "interpret" else "0",
+            "TRITON_CACHE_DIR": cache,
+            "OMP_NUM_THREADS": "1",
+        }
         done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, **chosen}, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     return json.loads(done.stdout)
@@ -528,6 +628,16 @@ def test_what_the_kernels_do_not_take_is_said(change: dict[str, Any], reason: st
     assert reason in said
     with pytest.raises(ShapeError, match=reason):
         area_triton.area_attention_triton(x, x, x, max_area=settings["max_area"], grid=settings["grid"], scale=1.0)
+
+
+def test_area_features_take_the_kernels_with_sums_and_means_of_values(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    monkeypatch.setenv("REGARD_KERNELS", "triton")
+    x = torch.ones(1, 1, 35, 4)
+    for mode in ("sum", "mean"):  # areas of any number of items: each is one key
+        assert ops.area_path(x, x, x, max_area=(5, 7), grid=(5, 7), modes=("features", mode))[0] == "triton"
+    with pytest.raises(ConfigError, match="take sum values with mean keys, not 'mean'"):
+        ops.area_path(x, x, x, max_area=2, modes=("mean", "mean"))
 
 
 def test_a_grid_that_does_not_hold_the_items_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -593,6 +703,25 @@ def grouped(seed: int) -> Any:
 @pytest.mark.parametrize("seed", [grouped(seed) for seed in range(600)])
 def test_the_kernels_keep_the_error_rule_on_a_gpu(seed: int) -> None:
     check_error(any_case(seed), seed, "cuda")
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.filterwarnings("ignore:Attempting to run cuBLAS")
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("seed", [pytest.param(seed, marks=pytest.mark.xdist_group(f"features {seed % 12}")) for seed in range(60)])
+def test_area_features_keep_the_error_rule_on_a_gpu(seed: int) -> None:
+    dtype, masked, causal = (torch.float32, *HALVES)[seed % 3], seed % 12 < 6, seed % 2 == 0
+    generator = torch.Generator().manual_seed(seed)
+
+    def pick(*choices: Any) -> Any:
+        return choices[int(torch.randint(len(choices), (), generator=generator))]
+
+    grid = pick(None, None, (14, 14), (5, 11))
+    targets, items = pick(1, 16, 113, 257), math.prod(grid) if grid else pick(5, 29, 127, 331)
+    area = pick(2, 5) if grid is None else pick((2, 2), (3, 3))
+    mask = pick("keys", "rows", "full", "heads", "empty") if masked else ""
+    check_features(Case((2, 3, targets, items, 64, 64), area, grid, mask, causal, dtype, None, 0.125, pick("", "heads last")), seed, "cuda")
 
 
 @pytest.mark.gpu

@@ -2,7 +2,8 @@
 
 - `cpu`: the native library. Scores, window pass and products in one pass along the keys, so that areas cost about as much as standard
   attention (`docs/performance.md`). Mean keys, sum or mean values, no weights returned.
-- `triton`: the same on CUDA.
+- `triton`: CUDA; with mean keys sum values only. Area features (Eq. 9) are one attention for each size of areas, whose keys and values
+  are in memory.
 - `torch`: PyTorch only, on area scores instead of area keys; everything with mean keys, on any device.
 - `reference`: materializes keys and values of all areas; supports every option.
 
@@ -208,13 +209,15 @@ def _choose(tensors: tuple[Tensor | None, ...], spec: AreaSpec, *, plain: bool) 
 
 def _triton_lacks(tensors: tuple[Tensor | None, ...], spec: AreaSpec) -> str:
     query, key, value = cast(tuple[Tensor, Tensor, Tensor], tensors[:3])
-    if (spec.key_mode, spec.value_mode) != ("mean", "sum"):
-        return f"the Triton kernels take mean keys and sum values, not {spec.key_mode!r} and {spec.value_mode!r}"
+    features = spec.key_mode == "features"
+    if not features and spec.value_mode != "sum":
+        return f"the Triton kernels take sum values with mean keys, not {spec.value_mode!r}"
     try:
         from regard.ops.kernels import area_triton
     except ImportError as error:
         return f"the Triton kernels cannot be imported: {error}"
-    return area_triton.supports(query, key, value, max_area=spec.max_area, grid=spec.grid)[1]
+    largest, room = (1, None) if features else (spec.max_area, spec.grid)  # with features every area is an item of its size
+    return area_triton.supports(query, key, value, max_area=largest, grid=room)[1]
 
 
 def _check_weights(key: Tensor, weights: AreaWeights | None) -> None:

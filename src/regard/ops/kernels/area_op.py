@@ -8,13 +8,13 @@ import torch
 from torch import Tensor
 
 from regard.ops.area_windows import AreaSpec
-from regard.ops.kernels import area_cpu, area_torch, native
+from regard.ops.kernels import area_cpu, area_features_triton, area_torch, native
 from regard.ops.kernels.operator import Forms, Operator
 from regard.ops.materialized_areas import AreaWeights
 
 
 def attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, spec: AreaSpec, weights: AreaWeights | None = None) -> Tensor:
-    """Attend by a kernel, with mean keys or Eq. 9; for Eq. 9 half precision is computed in float32.
+    """Attend by a kernel, with mean keys or Eq. 9; for Eq. 9 the native library computes half precision in float32.
 
         key of an area   = W_d relu(W_mu mu + W_sigma sigma + W_e e)
         query . key      = (W_d^T query) . relu(mean of (W_mu key) over the area + W_sigma sigma + W_e e)
@@ -41,10 +41,11 @@ def attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, spec:
     settings = (mask, sides, list(spec.grid or ()), spec.causal, spec.value_mode == "mean", spec.scale)
     if weights is None:
         return _AREAS(query, key, value, None, None, None, None, *settings)
-    dtype = query.dtype
+    parts, dtype = area_torch.key_parts(weights, spec.max_area), query.dtype
+    if _by_triton(query):
+        return area_features_triton.attend(query, key, value, mask, spec, parts)
     wide = torch.float64 if dtype == torch.float64 else torch.float32
-    parts = [x.to(wide) for x in (query, key, value, *area_torch.key_parts(weights, spec.max_area))]
-    return _AREAS(*parts, *settings).to(dtype)
+    return _AREAS(*(x.to(wide) for x in (query, key, value, *parts)), *settings).to(dtype)
 
 
 def _by_triton(query: Tensor) -> bool:
