@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import math
 import os
 import platform
 import re
 import sys
-import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 
@@ -87,44 +87,13 @@ def limit_threads() -> bool:
     return True
 
 
-class _Blocks(threading.local):
-    # How deep this thread is in blocks of `torch_threads`.
-    depth = 0
-
-
-_LOCK = threading.Lock()
-_own = _Blocks()
-_open: list[int] = []  # torch's threads outside all blocks, once for each block that any thread is in
-
-
-def _after_fork() -> None:
-    del _open[_own.depth :]  # the blocks of threads that the child does not have
-    _LOCK.release()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_LOCK.acquire, after_in_parent=_LOCK.release, after_in_child=_after_fork)
-
-
-def current_threads() -> int:
-    """Return the number of threads of torch's operators.
-
-    A thread that is new to torch takes over the number that was set last, in whatever thread. If that is inside a block of `torch_threads`,
-    the number outside counts.
-
-    Example:
-        >>> current_threads() >= 1
-        True
-    """
-    import torch
-
-    with _LOCK:
-        return max([torch.get_num_threads(), *([] if _own.depth else _open[:1])])
-
-
 @contextmanager
 def torch_threads(count: int) -> Iterator[None]:
-    """Give operators of torch this many threads in a block; several threads may be in blocks of their own.
+    """Give operators of torch this many threads in a block, in this thread only; several threads may be in blocks of their own.
+
+    `torch.set_num_threads` also changes the number that threads new to torch take over, so overlapping blocks could leave them with few
+    threads for good. Here only the number of this thread changes, in OpenMP and in MKL. Where torch uses another library, as on Windows,
+    it is `torch.set_num_threads`.
 
     Example:
         >>> import torch
@@ -134,20 +103,40 @@ def torch_threads(count: int) -> Iterator[None]:
     """
     import torch
 
-    before = current_threads()
-    with _LOCK:
-        outside = _open[0] if _open else before
-        _open.append(outside)
-        _own.depth += 1
-    torch.set_num_threads(count)
+    before = torch.get_num_threads()  # a thread that is new to torch takes over its number here, not later in the block
+    own = _own_threads()
+    if own is None:
+        torch.set_num_threads(count)
+    else:
+        openmp, mkl = own
+        openmp(count)
+        outside = mkl(count)  # 0: MKL follows OpenMP
     try:
         yield
     finally:
-        with _LOCK:
-            # Last of all blocks: new threads take over what was set last.
-            _open.pop()
-            _own.depth -= 1
+        if own is None:
             torch.set_num_threads(before)
+        else:
+            openmp(before)
+            mkl(outside)
+
+
+@functools.cache
+def _own_threads() -> tuple[Callable[[int], None], Callable[[int], int]] | None:
+    # The functions of OpenMP and MKL that set the number of the calling thread; the second returns the one before.
+    import torch
+
+    name = {"linux": "libtorch_cpu.so", "darwin": "libtorch_cpu.dylib"}.get(sys.platform, "")
+    try:
+        library = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / name))  # loaded already; also finds what it is linked to
+        openmp = library.omp_set_num_threads
+    except (OSError, AttributeError):
+        return None
+    openmp.restype = None
+    mkl = getattr(library, "MKL_Set_Num_Threads_Local", None)
+    if mkl is None and torch.backends.mkl.is_available():
+        return None
+    return openmp, mkl or (lambda count: 0)
 
 
 def _affinity() -> int:

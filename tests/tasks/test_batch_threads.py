@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import threading
 import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 import torch
 
-from regard.cores import current_threads, torch_threads
+from regard.cores import torch_threads
 from regard.data.running_text import encode_text
 from regard.tasks.batch_threads import cut_batches, map_batches
 from regard.tasks.explained_examples import explain_batches
@@ -78,27 +80,61 @@ def test_overlapping_requests_give_torch_its_threads_back() -> None:
     assert seen[-1] == 2, "what a new thread takes over"
 
 
-def test_a_fork_forgets_the_blocks_of_other_threads() -> None:
+@pytest.fixture
+def other_block() -> Iterator[None]:
+    """Another thread is in a block of one thread."""
     inside, leave = threading.Event(), threading.Event()
 
     def block() -> None:
         with torch_threads(1):
             inside.set()
-            leave.wait(30)
+            leave.wait(60)
 
     other = threading.Thread(target=block)
     other.start()
     inside.wait(30)
-
-    def count() -> None:
-        torch.set_num_threads(1)
-        if current_threads() != 1:
-            os._exit(1)
-
-    assert in_child(count) == 0
+    yield
     leave.set()
     other.join()
-    assert current_threads() == 2
+
+
+def in_new_thread(function: Callable[[], Any]) -> Any:
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(function).result(60)
+
+
+@pytest.mark.usefixtures("other_block")
+def test_a_new_thread_beside_a_block_has_the_threads_of_all() -> None:
+    assert in_new_thread(torch.get_num_threads) == 2
+    assert torch.get_num_threads() == 2
+
+
+@pytest.mark.usefixtures("other_block")
+def test_a_process_forked_beside_a_block_has_the_threads_of_its_parent() -> None:
+    def count() -> None:
+        found = [torch.get_num_threads(), *map_batches(lambda item: 7, [1], device=CPU), torch.get_num_threads()]
+        os._exit(0 if found == [2, 7, 2] else 1)
+
+    assert in_new_thread(lambda: in_child(count)) == 0
+
+
+@pytest.mark.usefixtures("other_block")
+def test_the_threads_that_a_thread_has_set_itself_stay() -> None:
+    def own() -> list[int]:
+        torch.set_num_threads(1)
+        try:
+            return [torch.get_num_threads(), *map_batches(lambda item: 7, [1], device=CPU), torch.get_num_threads()]
+        finally:
+            torch.set_num_threads(2)
+
+    assert in_new_thread(own) == [1, 7, 1]
+
+
+def test_without_functions_of_this_thread_torchs_own_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("regard.cores._own_threads", lambda: None)
+    with torch_threads(1):
+        assert torch.get_num_threads() == 1
+    assert torch.get_num_threads() == 2
 
 
 def test_explanations_have_few_threads(monkeypatch: pytest.MonkeyPatch) -> None:

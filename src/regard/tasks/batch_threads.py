@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 
 from regard import progress
-from regard.cores import current_threads, torch_threads
+from regard.cores import torch_threads
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -39,7 +39,7 @@ def cut_batches(rows: list[Item], size: int, *, device: torch.device) -> list[li
         >>> cut_batches([3, 1, 4, 1, 5], 2, device=torch.device("cpu"))
         [[3, 1], [4, 1], [5]]
     """
-    shares = min(current_threads(), MAX_WORKERS) if device.type == "cpu" else 1
+    shares = min(torch.get_num_threads(), MAX_WORKERS) if device.type == "cpu" else 1
     size = max(1, min(size, max(MIN_ROWS, -(-len(rows) // shares))))
     return [rows[start : start + size] for start in range(0, len(rows), size)]
 
@@ -72,7 +72,7 @@ def map_batches(
     if stage is not None:
         with stage:
             return map_batches(_counted(function, stage, size), items, device=device, poll=poll)
-    threads = current_threads()
+    threads = torch.get_num_threads()
     # Under torchrun `poll` and a sharded model communicate with other processes in a fixed order.
     alone = not (dist.is_available() and dist.is_initialized())
     workers = min(threads, MAX_WORKERS, len(items)) if device.type == "cpu" and alone else 1
@@ -90,7 +90,7 @@ def map_batches(
             return function(item)
 
     waiting: deque[Future[Result]] = deque()
-    with torch_threads(threads), ThreadPoolExecutor(workers) as pool:
+    with ThreadPoolExecutor(workers) as pool:
         for item in items:
             if len(waiting) == 2 * workers:  # one waiting item per running one, so that no worker idles
                 results.append(waiting.popleft().result())
@@ -111,7 +111,7 @@ def few_threads() -> Iterator[None]:
         ...     torch.get_num_threads() >= 1
         True
     """
-    with torch_threads(_share(current_threads())):
+    with torch_threads(_share(torch.get_num_threads())):
         yield
 
 
