@@ -39,10 +39,10 @@ def refuse_other_encoding(lines: Iterable[bytes], path: str) -> None:
 
 
 def refuse_wide_characters(sample: Sequence[bytes], path: str) -> None:
-    """Refuse lines of UTF-16 or UTF-32.
+    """Refuse lines of UTF-16 or UTF-32, or of a zip archive.
 
     Raises:
-        DataError: they begin as these do and have a NUL; or more than `NULS` of their bytes are NUL.
+        DataError: they begin as an archive, or as these do and have a NUL; or more than `NULS` of their bytes are NUL.
 
     Example:
         >>> refuse_wide_characters(["a b".encode("utf-16-le")], "a.txt")
@@ -51,6 +51,8 @@ def refuse_wide_characters(sample: Sequence[bytes], path: str) -> None:
         regard.errors.DataError: a.txt: is UTF-16, which Windows calls Unicode; save it as UTF-8, such as by iconv -f UTF-16LE -t UTF-8
     """
     start, whole = sample[0] if sample else b"", b"".join(sample)
+    if start.startswith(b"PK\3\4"):
+        raise DataError(f"{path}: is a zip archive, as spreadsheets are; export the sheet as CSV in UTF-8")
     if b"\0" not in whole:
         return
     marked = start.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE, codecs.BOM_UTF32_BE))

@@ -294,9 +294,9 @@ def _from_table(lines: Iterator[str], path: str, names: Sequence[Sequence[str]])
 
 def _from_words(line: str, where: str) -> list[str]:
     refuse_empty(line, where)
-    label, _, text = line.partition(" ")
-    if not label or "\t" in label:
-        advice = "; a file of columns with tabs between them is named .tsv" if label else ""
+    label, space, text = line.partition(" ")
+    if not label or not space or "\t" in label:
+        advice = "; a file of columns with tabs between them is named .tsv" if "\t" in label else ""
         raise DataError(f"{where}: expected a label, a space and a text{advice}")
     return [label, text]
 
@@ -307,7 +307,7 @@ def _from_json(line: str, where: str, names: Sequence[Sequence[str]], *, tell: b
     if not isinstance(item, Mapping):
         raise DataError(f"{where}: expected an object with a label and texts, found {type(item).__name__}")
     if tell:
-        found = [find_key(item, known) for known in (LABELS, *names)]
+        found = [find_key(item, known, where) for known in (LABELS, *names)]
         tell_others([*item], (LABELS, *names), [None if key is None else [*item].index(key) for key in found], where)
     label = _value(item, LABELS, where)
     if isinstance(label, bool) or not isinstance(label, str | int):
@@ -322,7 +322,7 @@ def _from_json(line: str, where: str, names: Sequence[Sequence[str]], *, tell: b
 
 
 def _value(item: Mapping[str, Any], known: Sequence[str], where: str) -> Any:
-    key = find_key(item, known)
+    key = find_key(item, known, where)
     if key is None:
         raise DataError(f"{where}: expected one of the keys {', '.join(known)}, found {listed(item) or 'none'}")
     return item[key]

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import random
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from regard.data.language_tags import language_names
 from regard.data.lines import read_lines, stat_rereadable, stream_lines, unreadable, whole_characters, write_files
-from regard.data.tables import ENDINGS, as_json, ending_of, find_key, is_csv, read_table, refuse_empty
+from regard.data.tables import CARRIAGE_RETURNS, ENDINGS, as_json, ending_of, find_key, is_csv, read_table, refuse_empty, spelled
 from regard.data.tmx import Languages, is_tmx, stream_tmx
 from regard.errors import ConfigError, DataError, counted, listed, shown
 from regard.progress import stage
@@ -22,8 +22,6 @@ PAIR_ENDINGS = (".jsonl", ".tsv", ".csv", ".tmx")
 """Files that hold both sides."""
 # Columns of source, target and second input in a header, where none has the name of a language.
 COLUMNS, SECOND = (("source", "src"), ("target", "tgt")), ("second", "second_source")
-_REGION = re.compile("[a-z]{2}[-_][a-z]{2}")
-_CODE = re.compile("[a-z]{2,3}")
 
 
 def read_pairs(
@@ -141,7 +139,7 @@ def stream_pairs(
         refuse_pairs(source, target, columns)
         yield from zip(stream_lines(source), stream_lines(target), strict=False)
         return
-    if languages is not None and len({name.lower().replace("_", "-") for name in languages}) < 2:
+    if languages is not None and len(set(map(spelled, languages))) < 2:
         raise ConfigError(f"data.languages: [{', '.join(languages)}], expected two different ones")
     if is_tmx(source):
         if 2 not in columns:
@@ -155,7 +153,7 @@ def stream_pairs(
         for number, line in enumerate(stream_lines(source), start=1):
             where = f"{source}, line {number}"
             item = _object(line, where)
-            if number == 1 and languages is not None and not any(find_key(item, [name]) for name in languages):
+            if number == 1 and languages is not None and not any(find_key(item, [name], where) for name in languages):
                 languages = None
             yield _from_object(item, where, columns, languages=languages, apart=apart)
     else:
@@ -321,7 +319,7 @@ def _from_table(
     for number, row in table.rows:
         where = f"{source}, line {number}"
         if not table.named:
-            if number == 1 and (told := _languages([cell or "" for cell in row])):
+            if number == 1 and (told := language_names([cell or "" for cell in row])):
                 advice = f"data.languages=[{', '.join(told)}] takes them as columns; if this line is a pair, move it down"
                 raise DataError(f"{where}: names languages{wanted}; {advice}")
             if languages:
@@ -336,36 +334,14 @@ def _from_table(
         yield first if second is None else join_inputs(first, second), target
 
 
-def _languages(cells: Sequence[str]) -> list[str]:
-    """Return cells that all name languages, different ones; else none. "German" beside "Deutsch" is a pair."""
-    names = [cell.strip().strip('"').lower() for cell in cells]
-    if all(map(_REGION.fullmatch, names)):
-        return [cell.strip() for cell in cells]
-    if not all(name.isalpha() and len(name) < 20 for name in names):
-        return []
-    from babel import Locale
-    from babel.core import get_global
-
-    if all(map(_CODE.fullmatch, names)):  # such as en and de, or eng and deu
-        codes = {*Locale.parse("en").languages, *get_global("language_aliases")}
-        if codes.issuperset(names) and len(set(names)) == len(names) > 1:
-            return [cell.strip() for cell in cells]
-    known = dict[str, set[str]]()
-    for locale in map(Locale.parse, ("en", "de", "fr", "es", "it", "pt", "nl", "cs", "pl")):
-        for code, name in locale.languages.items():
-            known.setdefault(name.lower(), set()).add(code)
-    found = [known.get(name, set()) for name in names]
-    different = all(not a & b for number, a in enumerate(found) for b in found[:number])
-    return [cell.strip() for cell in cells] if len(cells) > 1 and all(found) and different else []
-
-
 def _from_columns(cells: Sequence[str], where: str, columns: Sequence[int]) -> SentencePair:
     *inputs, target = cells
     if len(cells) not in columns:
         refuse_empty("".join(cells), where)
         found = counted(len(cells), "column")
         wanted = "the source, its second input and the target, with tabs between them" if 3 in columns else "the source, a tab, the target"
-        raise DataError(f"{where}: {found}, expected {' or '.join(map(str, columns))}: {wanted}")
+        advice = CARRIAGE_RETURNS if any("\r" in cell for cell in cells) else ""
+        raise DataError(f"{where}: {found}, expected {' or '.join(map(str, columns))}: {wanted}{advice}")
     return "\t".join(inputs), target
 
 
@@ -387,11 +363,11 @@ def _object(line: str, where: str) -> dict[str, Any]:
 def _from_object(
     item: Mapping[str, Any], where: str, columns: Sequence[int], *, languages: Languages | None, apart: str | Path | None
 ) -> SentencePair:
-    second = find_key(item, SECOND)
+    second = find_key(item, SECOND, where)
     if apart is not None and second is not None:
         raise DataError(f'{where}: has a "{second}" input, and so has {apart}; give one of them')
     two, second = 3 in columns and (2 not in columns or second is not None), second or SECOND[0]
-    one, other = [find_key(item, [name]) or name for name in languages] if languages else _own_keys(item, where)
+    one, other = [find_key(item, [name], where) or name for name in languages] if languages else _own_keys(item, where)
     for key in (one, second, other) if two else (one, other):
         if not isinstance(item.get(key), str):
             found = f"found {type(item[key]).__name__}" if key in item else f"found the keys {listed(item) or 'none'}"

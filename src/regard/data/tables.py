@@ -162,10 +162,10 @@ def _refuse_quoted_names(head: str, names: Sequence[Sequence[str]], where: str) 
 
 
 def _names_any(line: str, names: Sequence[str], *, quoted: bool) -> bool:
-    """Return whether a cell of a header is one of these names, in any letter case."""
+    """Return whether a cell of a header is one of these names, see `spelled`."""
     tables = [_header(line, delimiter) for delimiter in DELIMITERS] if quoted else [line.replace('"', "").split("\t")]
-    wanted = {name.lower() for name in names}
-    return any(cell.strip().lower() in wanted for cells in tables for cell in cells)
+    wanted = set(map(spelled, names))
+    return any(spelled(cell) in wanted for cells in tables for cell in cells)
 
 
 def names_columns(line: str, names: Sequence[Sequence[str]]) -> bool:
@@ -183,7 +183,7 @@ def find_columns(cells: Sequence[str], names: Sequence[Sequence[str]], where: st
 
     Args:
         cells: of the header.
-        names: for each column its possible names, which count in other letter case where none is exact.
+        names: for each column its possible names, which count in another spelling (`spelled`) where none is exact.
         where: file and line, for errors.
 
     Raises:
@@ -194,10 +194,10 @@ def find_columns(cells: Sequence[str], names: Sequence[Sequence[str]], where: st
         [None, 0]
     """
     exact = [cell.strip() for cell in cells]
-    lower = [cell.lower() for cell in exact]
+    loose = list(map(spelled, cells))
     found: list[int | None] = []
     for known in names:
-        named = [(exact, name) for name in known if name in exact] or [(lower, low) for low in map(str.lower, known) if low in lower]
+        named = [(exact, name) for name in known if name in exact] or [(loose, one) for one in map(spelled, known) if one in loose]
         if not named:
             found.append(None)
             continue
@@ -225,16 +225,33 @@ def refuse_empty(line: str, where: str) -> None:
         raise DataError(f"{where}: an empty line; remove it")
 
 
-def find_key(item: Mapping[str, Any], known: Sequence[str]) -> str | None:
-    """Return the key of an object that has one of these names, in other letter case where none is exact; None if there is none.
+def find_key(item: Mapping[str, Any], known: Sequence[str], where: str) -> str | None:
+    """Return the key of an object that has one of these names, in any letter case, `-` for `_` or not; None if there is none.
+
+    Raises:
+        DataError: two keys are spellings of the same name.
 
     Example:
-        >>> find_key({"Text": "a", "id": 1}, ["sentence", "text"])
+        >>> find_key({"Text": "a", "id": 1}, ["sentence", "text"], "a.jsonl, line 1")
         'Text'
     """
-    exact = next((name for name in known if name in item), None)
-    wanted = {name.lower() for name in known}
-    return exact or next((key for key in item if key.lower() in wanted), None)
+    for name in known:
+        found = [key for key in item if spelled(key) == spelled(name)]
+        if len(found) > 1:
+            raise DataError(f"{where}: has the keys {listed(found)}; keep one of them")
+        if found:
+            return found[0]
+    return None
+
+
+def spelled(name: str) -> str:
+    """Return a name as it is compared: without regard to letter case, and to `-` or `_` between its parts.
+
+    Example:
+        >>> spelled(" pt_BR")
+        'pt-br'
+    """
+    return name.strip().lower().replace("_", "-")
 
 
 def tell_others(cells: Sequence[str], names: Sequence[Sequence[str]], columns: Sequence[int | None], where: str) -> None:
@@ -244,8 +261,8 @@ def tell_others(cells: Sequence[str], names: Sequence[Sequence[str]], columns: S
         >>> tell_others(["label", "text"], [["label"], ["text"]], [0, 1], "a.csv, line 1")
     """
     for known, at in zip(names, columns, strict=True):
-        wanted = {name.lower() for name in known}
-        named = [cell.strip() for cell in cells if cell.strip().lower() in wanted]
+        wanted = set(map(spelled, known))
+        named = [cell.strip() for cell in cells if spelled(cell) in wanted]
         if at is not None and len(named) > 1:
             message(f"{where}: of the columns {listed(named)}, {cells[at].strip()} is read", warning=True)
 

@@ -6,7 +6,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from xml.parsers import expat
 
+from regard.data.language_tags import is_of, several_scripts
 from regard.data.lines import single_line, stream_chunks
+from regard.data.tables import spelled
 from regard.errors import DataError, counted, listed, shown
 from regard.progress import message
 
@@ -30,16 +32,17 @@ def stream_tmx(path: str | Path, languages: Languages | None = None) -> Iterator
     """Yield the (source, target) pairs of a translation memory, without holding it in memory.
 
     Tags inside a segment are left out, and white space becomes a space. A unit that lacks one of the two languages is skipped. "en" finds
-    "en-US", too. Of several texts of a language the first counts. A message says how many units and texts were left out.
+    "en-US", too, and "zh-Hans" finds "zh-CN". Of several texts of a language the first counts. A message says how many units and texts were
+    left out.
 
     Args:
         path: a `.tmx` file of version 1.1 to 1.4, or `.tmx.gz`.
         languages: source and target; None: the header's source language, and the only other one.
 
     Raises:
-        DataError: the file is not such a file, declares entities, or has no unit in the two languages; without `languages`, it has more
-            than two; it has a language in two scripts, such as zh-Hans and zh-Hant. The message names the file and, where known, the
-            line.
+        DataError: the file is not such a file, declares entities or uses those of its DOCTYPE, or has no unit in the two languages; without
+            `languages`, it has more than two, or its header names a source language that it has not; it has a language in two scripts, such
+            as zh-Hans and zh-TW. The message names the file and, where known, the line.
 
     Example:
         >>> import tempfile
@@ -51,10 +54,10 @@ def stream_tmx(path: str | Path, languages: Languages | None = None) -> Iterator
         ([('a dog', 'ein Hund')], [('ein Hund', 'a dog')])
     """
     reader, found, skipped, others = _Reader(path), 0, 0, 0
-    pair = None if languages is None else (_tag(languages[0]), _tag(languages[1]))
+    pair = None if languages is None else (spelled(languages[0]), spelled(languages[1]))
     for unit in reader.units():
         pair = pair or _pair_of(path, reader.source, unit)
-        if languages is None and pair is not None and any(name not in pair and name.split("-")[0] not in pair for name in unit):
+        if languages is None and pair is not None and not all(any(is_of(name, side) for side in pair) for name in unit):
             raise _choose_two(path, reader.languages)
         sides = None if pair is None else [_texts(reader, unit, name, other) for name, other in (pair, pair[::-1])]
         if sides and all(sides):
@@ -73,34 +76,32 @@ def stream_tmx(path: str | Path, languages: Languages | None = None) -> Iterator
         raise DataError(f"{path}: no unit with a text in {' and '.join(pair) if pair else 'two languages'}; its languages are: {names}")
 
 
-def _tag(language: str) -> str:
-    return language.lower().replace("_", "-")
-
-
 def _pair_of(path: str | Path, source: str, unit: Mapping[str, str]) -> tuple[str, str] | None:
     # The languages of a file that nobody chose; None for a unit of one.
     if len(unit) < 2:
         return None
-    first = next((name for name in unit if name == source or name.split("-")[0] == source.split("-")[0]), next(iter(unit)))
+    first = next((name for name in unit if is_of(name, source.split("-")[0])), "")
+    if source in ("", "*all*"):  # the header names none
+        first = next(iter(unit))
     others = [name for name in unit if name != first]
     if len(others) > 1:
-        raise _choose_two(path, unit)
+        raise _choose_two(path, unit, "" if first else f"; its header names {source} as the source")
     # Without countries, which may differ from unit to unit, unless only they tell the two apart.
     one, other = (name.split("-")[0] for name in (first, others[0]))
     return (one, other) if one != other else (first, others[0])
 
 
-def _choose_two(path: str | Path, found: Iterable[str]) -> DataError:
-    return DataError(f"{path}: has the languages {listed(sorted(found))}; choose two: data.languages=[SOURCE, TARGET]")
+def _choose_two(path: str | Path, found: Iterable[str], more: str = "") -> DataError:
+    return DataError(f"{path}: has the languages {listed(sorted(found))}{more}; choose two: data.languages=[SOURCE, TARGET]")
 
 
 def _texts(reader: _Reader, unit: Mapping[str, str], language: str, other: str) -> list[str]:
-    # Those of a language and of its countries that are not the other side, its own first.
+    # Those of a language, its countries and scripts that are not the other side, its own first.
     def is_side(name: str) -> bool:
-        return name == language or (name.split("-")[0] == language and name != other)
+        return name == language or (is_of(name, language) and name != other)
 
     found = sorted(filter(is_side, reader.languages))
-    if len({part for name in found for part in name.split("-")[1:] if len(part) == 4 and part.isalpha()}) > 1:
+    if several_scripts(found):
         raise DataError(f"{reader.path}: has {listed(found)}, which are two scripts; name one of them in data.languages=[SOURCE, TARGET]")
     own = {name: text for name, text in unit.items() if text and is_side(name)}
     return sorted(own.values(), key=lambda text: text != own.get(language))
@@ -125,6 +126,7 @@ class _Reader:
         parser.EndElementHandler = self._end
         parser.CharacterDataHandler = self._data
         parser.EntityDeclHandler = self._refuse
+        parser.SkippedEntityHandler = self._unknown
 
     def units(self) -> Iterator[dict[str, str]]:
         try:
@@ -149,11 +151,11 @@ class _Reader:
             raise DataError(f"{self.path}, line {self._parser.CurrentLineNumber}: expected <tmx>, found <{shown(name)}>")
         self._depth += 1
         if name == "header":
-            self.source = _tag(attributes.get("srclang", ""))
+            self.source = spelled(attributes.get("srclang", ""))
         elif name == "tu":
             self._unit = {}
         elif name == "tuv":
-            self._language = _tag(attributes.get("xml:lang") or attributes.get("lang") or "")
+            self._language = spelled(attributes.get("xml:lang") or attributes.get("lang") or "")
         elif name == "seg":
             self._text, self._codes = [], 0
         elif name in CODES:
@@ -175,6 +177,12 @@ class _Reader:
     def _data(self, text: str) -> None:
         if self._text is not None and not self._codes:
             self._text.append(text)
+
+    def _unknown(self, name: str, is_parameter: bool) -> None:
+        # Beside a DOCTYPE the parser leaves them out without an error.
+        if not is_parameter:
+            where = f"{self.path}, line {self._parser.CurrentLineNumber}"
+            raise DataError(f"{where}: &{name}; is no character of XML; write the character itself")
 
     def _refuse(self, *_: object) -> None:
         raise DataError(f"{self.path}, line {self._parser.CurrentLineNumber}: declares an entity, which is not read")
