@@ -226,6 +226,26 @@ def test_configurations_print_and_count(call):
     assert counted[-1].startswith("total")
 
 
+def test_printed_settings_are_those_of_a_training(call, runs):
+    files = ["--source", runs / "train.source", "--target", runs / "train.target"]
+    words = ["train", "translation", *files, *SMALL, "vocabulary.kind=character"]
+    Path("settings.yaml").write_bytes(call(*words, "--print-config").out)
+    assert call(*words, "--out", "one").code == 0
+    assert call("train", "translation", "--config", "settings.yaml", "--out", "two").code == 0
+    assert Path("one/config.yaml").read_text() == Path("two/config.yaml").read_text()
+
+
+def test_settings_printed_without_data_leave_out_what_depends_on_it(call, runs):
+    answer = call("train", "translation", "--print-config", *SMALL, "vocabulary.kind=character")
+    assert "recipe: auto: a training fills in " in answer.err
+    assert b"label_smoothing" not in answer.out
+    Path("settings.yaml").write_bytes(answer.out)
+    files = ["--source", runs / "train.source", "--target", runs / "train.target"]
+    assert call("train", "translation", "--config", "settings.yaml", *files, "--out", "one").code == 0
+    assert call("train", "translation", *files, *SMALL, "vocabulary.kind=character", "--out", "two").code == 0
+    assert Path("one/config.yaml").read_text() == Path("two/config.yaml").read_text()
+
+
 @pytest.mark.parametrize("config", sorted((Path(__file__).parents[2] / "configs").glob("*.yaml")), ids=lambda path: path.stem)
 def test_a_shipped_configuration_builds(call, config):
     assert call("parameters", config).code == 0

@@ -12,7 +12,7 @@ import typer
 
 from regard.commands.options import Config, From, Out, Overrides, PrintConfig
 from regard.commands.terminal import write_line, write_message
-from regard.errors import ConfigError, counted
+from regard.errors import ConfigError, counted, listed
 
 if TYPE_CHECKING:
     from regard.config import RunConfig
@@ -103,11 +103,7 @@ def _train(
     test = files.pop("test", None)
     settings: Any = settings_for(task, config, overrides, files, start=start)
     if print_config:
-        from regard.config import dump_config
-
-        sys.stdout.write(dump_config(settings))
-        if getattr(settings, "recipe", None) == "auto":
-            write_message("recipe: auto: a training fills in settings that are not given, by the number of pairs; see its config.yaml")
+        _print_config(settings)
         return
     from regard.config.unused import unused_settings
     from regard.tasks.classification_data import read_labelled_file
@@ -136,6 +132,19 @@ def _train(
         write_message(f"{metric} was best at the last evaluation: training.{result.reason} above {limit:,} may give a better model")
     if examples is not None:
         describe_labels(evaluate_labels(open_sentence_run(out), examples), write_line)
+
+
+def _print_config(settings: RunConfig) -> None:
+    from regard.config import TranslationConfig, dump_config, unsettled_settings
+
+    unsettled = unsettled_settings(settings) if isinstance(settings, TranslationConfig) else set()
+    if isinstance(settings, TranslationConfig) and unsettled and settings.data.source is not None:
+        from regard.tasks.translation_training import settle_recipe
+
+        settings, unsettled = settle_recipe(settings), set()
+    sys.stdout.write(dump_config(settings, unsettled))
+    if unsettled:
+        write_message(f"recipe: auto: a training fills in {listed(sorted(unsettled))} by its number of pairs; name its files to print them")
 
 
 def settings_for(

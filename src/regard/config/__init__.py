@@ -50,7 +50,7 @@ from regard.config.models import (
     TransformerConfig,
     TransformerSettings,
 )
-from regard.config.recipes import RECIPES, Recipe, recipe_for, with_recipe
+from regard.config.recipes import RECIPES, Recipe, recipe_for, unsettled_settings, with_recipe
 from regard.config.suggestions import submodels
 from regard.config.translation import TranslationConfig, TranslationDataConfig, TranslationTrainingConfig
 
@@ -106,6 +106,7 @@ __all__ = [
     "recipe_for",
     "submodels",
     "task_of",
+    "unsettled_settings",
     "validate",
     "with_options",
     "with_recipe",

@@ -201,14 +201,25 @@ def with_options(config: AnyFrozen, options: Mapping[str, Any]) -> AnyFrozen:
     return validate({**config.model_dump(), **given}, where, kind=type(config)) if given else config
 
 
-def dump_config(config: RunConfig) -> str:
+def dump_config(config: RunConfig, without: Iterable[str] = ()) -> str:
     """Return the resolved configuration as YAML; `load_config` reads it back to an equal object.
 
+    Args:
+        config: the settings.
+        without: key paths to leave out.
+
     Example:
-        >>> "cell: gru" in dump_config(TranslationConfig())
-        True
+        >>> "cell: gru" in dump_config(TranslationConfig()), "cell: gru" in dump_config(TranslationConfig(), ["model.cell"])
+        (True, False)
     """
-    return dump_yaml(config.model_dump(mode="json"))
+    tree = config.model_dump(mode="json")
+    for path in without:
+        *sections, name = path.split(".")
+        part = tree
+        for section in sections:
+            part = part.get(section) or {}
+        part.pop(name, None)
+    return dump_yaml(tree)
 
 
 def describe_changes(old: Frozen, new: Frozen) -> list[str]:

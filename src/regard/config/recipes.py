@@ -11,7 +11,7 @@ import reprlib
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from regard.config.load import merge_configs, validate
+from regard.config.load import flatten, merge_configs, validate
 from regard.config.translation import TranslationConfig
 from regard.errors import ConfigError
 
@@ -198,6 +198,26 @@ def with_recipe(config: TranslationConfig, pairs: int) -> TranslationConfig:
     warm_up = {"training": {"warmup_updates": _warm_up(recipe, config.training.max_updates)}}
     merged = merge_configs(recipe.settings, warm_up, given, {"recipe": recipe.name})
     return validate(merged, f"recipe {recipe.name}", kind=TranslationConfig)
+
+
+def unsettled_settings(config: TranslationConfig) -> set[str]:
+    """Return the key paths that the recipe `auto` may fill in: not set, and in a recipe of this model.
+
+    Args:
+        config: as it was given.
+
+    Returns:
+        No path for another value of `recipe`.
+
+    Example:
+        >>> config = TranslationConfig.model_validate({"recipe": "auto", "vocabulary": {"size": 99}})
+        >>> sorted(unsettled_settings(config))[:2], "vocabulary.size" in unsettled_settings(config)
+        (['model.attention.attention_dim', 'model.decoder_dim'], False)
+    """
+    if config.recipe != "auto":
+        return set()
+    filled = {key for recipe in RECIPES if recipe.model == config.model.type for key in flatten(recipe.settings)}
+    return filled - set(flatten(config.model_dump(exclude_unset=True)))
 
 
 def _warm_up(recipe: Recipe, max_updates: int | None) -> int:

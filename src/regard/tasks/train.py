@@ -163,8 +163,9 @@ def train_task(
     with processes() as world, run_lock(folder, world):
         if (decoding := getattr(config, "decoding", None)) is not None and {*config.training.measured} - {"loss"}:
             check_precision(decoding.precision, world.device)  # validation decodes
-        own = task(resolve_start(resolve_precision(config, folder, world.device), folder), folder, world)
+        own = task(resolve_start(config, folder), folder, world)
         own.read()
+        own.config = resolve_precision(own.config, folder, world.device)  # after reading, which may choose a recipe
         own.config = _with_micro_batches(own)
         with start_or_resume(world, folder, own.config, own.digests, own.make, (*own.files, *own.folders)):
             own.encode()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -171,6 +172,20 @@ def resolve_recipe(config: TranslationConfig, folder: Path, pairs: int) -> Trans
     if config.recipe == "auto" and (folder / CONFIG).exists():
         config = config.model_copy(update={"recipe": read_config(folder, TranslationConfig).recipe})
     return with_recipe(config, pairs)
+
+
+def settle_recipe(config: TranslationConfig) -> TranslationConfig:
+    """Complete unset settings as a new run would: count the training pairs, and apply the recipe.
+
+    Args:
+        config: with the training files.
+
+    Raises:
+        ConfigError: see `regard.config.with_recipe`.
+        DataError: the files are not usable.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        return with_recipe(config, TrainingText(config, Path(folder)).size)
 
 
 class TranslationTraining(TaskTraining[TranslationConfig]):
