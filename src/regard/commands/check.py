@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from regard.commands.hugging_face import load_model
 from regard.commands.options import refuse_model_folder, refuse_overwriting
 from regard.commands.terminal import write_line
 from regard.errors import ConfigError
@@ -37,11 +38,11 @@ def check(
     refuse_overwriting({"--json": json_file}, [run, hf])
 
     from regard.data.lines import write_files
-    from regard.mask_check import check, load_folder
+    from regard.mask_check import check
     from regard.tasks.mask_check import check_run
 
     with stage(f"Checking {run or hf}"):
-        report = check(load_folder(hf)) if hf is not None else check_run(run or Path())
+        report = check(load_model(hf)) if hf is not None else check_run(run or Path())
     for line in report.lines():
         write_line(line)
     if json_file is not None:

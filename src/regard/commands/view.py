@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from regard import progress
+from regard.commands.hugging_face import load_model
 from regard.commands.options import Beam, refuse, refuse_model_folder, refuse_overwriting
 from regard.commands.streaming import input_lines
 from regard.commands.terminal import terminal_width, uses_color, write_line
@@ -155,12 +156,11 @@ def _reads_images(run: Path) -> bool:
 
 def _pretrained(folder: Path, seen: list[str] | list[Path], target: str | None, methods: list[str]) -> list[AttentionRecord]:
     """Run a Hugging Face model and record its attention."""
-    from regard.mask_check import load_folder
     from regard.observe.explained import check_methods
     from regard.observe.pretrained import load_processor, records_of
 
     methods, images = check_methods(methods), bool(seen) and isinstance(seen[0], Path)
-    model = load_folder(folder)
+    model = load_model(folder)
     if methods:  # some are differences that half precision cannot hold
         model.float()
     with progress.stage("Recording attention", unit="examples"):
