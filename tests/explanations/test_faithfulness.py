@@ -32,6 +32,19 @@ def test_curves_are_a_loop_over_shortened_sources() -> None:
                 torch.testing.assert_close(curve[row, column], (whole - rest).detach())
 
 
+def test_inputs_with_equal_scores_are_ranked_at_random() -> None:
+    batch = pairs(sorter(), [[6, 4, 8, 5, 7]] * 40, [[4, 5, 6, 7, 8]] * 40)
+    equal = torch.ones(40, batch.inputs.shape[1])
+    # The copied token stands at each place but is removed first in a fifth of the orders, not in all or none.
+    for output in range(5):
+        lost = erasure_curves(batch, torch.full((40,), output), equal, shares=[0.2]).comprehensiveness[:, 0]
+        assert 0 < (lost > 0.5).sum() < 20
+    outputs = torch.zeros(40, dtype=torch.long)
+    first, again, other = (erasure_curves(batch, outputs, equal, seed=seed).comprehensiveness for seed in (1, 1, 2))
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+
+
 @pytest.mark.parametrize(("share", "count", "first"), [(0.3, 50, 15), (0.1, 70, 7), (0.3, 51, 16)])
 def test_a_share_of_many_inputs_is_not_rounded_up_past_a_whole_number(share: float, count: int, first: int) -> None:
     batch = pairs(translator(FAMILIES["gru"]).double(), [[4 + place % 13 for place in range(count)]], [[5, 6]])

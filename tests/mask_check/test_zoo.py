@@ -95,6 +95,30 @@ def test_a_leak_that_reaches_no_output_is_told() -> None:
     assert "cannot be told: future tokens (blocks.0.attn follows what was changed, and no output does" in str(found)
 
 
+@pytest.mark.parametrize("keeps", [True, False])
+def test_a_loop_from_the_end_is_read_from_the_end(keeps: bool) -> None:
+    class Backward(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.embedding, self.cell = torch.nn.Embedding(19, 8), torch.nn.GRUCell(8, 8)
+
+        def forward(self, input_ids, attention_mask):
+            embedded = self.embedding(input_ids)
+            state, outputs = torch.zeros_like(embedded[:, 0]), []
+            for place in reversed(range(embedded.shape[1])):
+                new, real = self.cell(embedded[:, place], state), attention_mask[:, place, None].bool()
+                outputs.insert(0, new * real)
+                state = torch.where(real, new, state) if keeps else new
+            return torch.stack(outputs, 1)
+
+    lengths = torch.tensor([[9], [6], [4]])
+    batch = {"input_ids": torch.randint(1, 19, (3, 9)), "attention_mask": (torch.arange(9) < lengths).long()}
+    found = regard.check(Backward(), batch, causal=False)
+    assert found.ok == keeps
+    assert "cannot be told" not in str(found)
+    assert keeps or found["padding content"].module == "cell"
+
+
 def test_a_soft_mask_is_found() -> None:
     class Soft(SelfAttention):
         def forward(self, x, mask=None):

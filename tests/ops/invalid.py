@@ -298,7 +298,7 @@ OPERATIONS: dict[str, Call] = {
         ShapeError,
         "key must hold floating-point",
     ),
-    "top_log_probs, none": (lambda: ops.top_log_probs(X, 0), ConfigError, "count must be at least 1"),
+    "top_log_probs, none": (lambda: ops.top_log_probs(X, 0), ConfigError, "count must be a whole number of at least 1"),
     "top_log_probs, no axis": (lambda: ops.top_log_probs(X[0, 0], 1), ShapeError, "top_log_probs: expected"),
     "top_log_probs, no entries": (lambda: ops.top_log_probs(X[:, :0], 1), ShapeError, "nothing to choose from"),
     "top_log_probs, whole numbers": (lambda: ops.top_log_probs(X.long(), 1), ShapeError, "logits must hold floating-point"),

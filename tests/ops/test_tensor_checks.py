@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
 
-from regard import ops
+from regard import attention, ops
 from regard.attention import Areas, Attention, DotScore, MultiHeadAttention
-from regard.errors import RegardError, ShapeError
+from regard.errors import ConfigError, RegardError, ShapeError
 from regard.ops import tensor_checks
 from regard.ops.kernels import native
 from regard.ops.kernels.kernel import Kernel
@@ -155,6 +156,47 @@ KEYS = torch.randn(1, 1, 3, 5)
 )
 def test_what_is_no_tensor_is_named_with_its_type(call: Callable[[], object], message: str) -> None:
     with pytest.raises(ShapeError, match=message):
+        call()
+
+
+def takes(function: Any) -> dict[str, inspect.Parameter]:
+    return {name: each for name, each in inspect.signature(function).parameters.items() if str(each.annotation).startswith("Tensor")}
+
+
+PUBLIC = [getattr(module, name) for module in (ops, attention) for name in module.__all__]
+# Only the first tensor of these counts, or none is read.
+SIZES_ONLY = ("area_path", "native_takes_items")
+
+
+@pytest.mark.parametrize(
+    ("function", "wrong"),
+    [
+        pytest.param(function, name, id=f"{function.__name__}, {name}")
+        for function in PUBLIC
+        if callable(function) and not inspect.isclass(function) and function.__name__ not in SIZES_ONLY
+        for name in takes(function)
+    ],
+)
+def test_a_list_in_place_of_a_tensor_is_an_error_of_ours(function: Callable[..., object], wrong: str) -> None:
+    given: dict[str, Any] = {name: 1 for name, each in inspect.signature(function).parameters.items() if each.default is each.empty}
+    given |= {name: torch.ones(1, 1, 2, 2) for name, each in takes(function).items() if each.default is each.empty}
+    with pytest.raises(RegardError):
+        function(**{**given, wrong: [[1.0]]})
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: ops.causal_mask(-1, 3), "causal_mask: target_size must be a whole number of at least 0, found -1"),
+        (lambda: ops.causal_mask(2, 2.5), "causal_mask: source_size must be a whole number of at least 0, found 2.5"),
+        (lambda: ops.length_mask(torch.tensor([3]), -1), "length_mask: size must be a whole number of at least 0, found -1"),
+        (lambda: ops.window_mask(torch.tensor([1.0]), 3, -1), "window_mask: radius must be a number from 0 to inf, found -1"),
+        (lambda: ops.gaussian_window(torch.tensor([1.0]), 3, 0), "gaussian_window: radius must be a number from 1 to inf, found 0"),
+        (lambda: ops.top_tokens(torch.zeros(1, 1, 3), 2.5), "top_tokens: count must be a whole number of at least 1, found 2.5"),
+    ],
+)
+def test_a_size_that_is_none_is_named(call: Callable[[], object], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
         call()
 
 

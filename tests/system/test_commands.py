@@ -9,6 +9,7 @@ import random
 import re
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import sacrebleu
@@ -403,6 +404,37 @@ def test_a_folder_that_cannot_be_written_gets_one_line_and_exit_code_2(call, run
     Path("out").mkdir()
     answer = call("train", "translation", "--source", runs / "train.source", "--target", runs / "train.target", "--out", "out", *SMALL)
     assert (answer.code, answer.err) == (2, "regard: error: out: cannot be written (Read-only file system)\n")
+
+
+def test_a_file_system_that_is_read_only_is_named_before_the_work(call, runs, monkeypatch):
+    asked = os.statvfs
+
+    def read_only(path):
+        found = asked(path)
+        return SimpleNamespace(f_flag=found.f_flag | os.ST_RDONLY)
+
+    may = os.access
+    monkeypatch.setattr("os.access", lambda path, mode, **more: not mode & os.W_OK and may(path, mode, **more))
+    monkeypatch.setattr("os.statvfs", read_only)
+    answer = call("check", runs / "bpe", "--json", "out.json")
+    assert (answer.code, answer.err) == (2, "regard: error: --json out.json: cannot be written (Read-only file system)\n")
+
+
+def test_only_the_first_process_of_torchrun_tells_the_result(call, runs, monkeypatch):
+    files = ["--source", runs / "train.source", "--target", runs / "train.target", "--out", "run"]
+    words = ["train", "translation", *files, *SMALL, "vocabulary.kind=character"]
+    assert b"4 updates (training.max_updates)" in call(*words).out
+    monkeypatch.setenv("RANK", "1")
+    assert call(*words).out == b""
+
+
+def test_the_command_for_more_updates_names_no_warm_up_of_the_recipe(call, runs):
+    files = ["--source", runs / "train.source", "--target", runs / "train.target", "--out", "run"]
+    words = ["train", "translation", *files, *SMALL, "vocabulary.kind=character"]
+    assert call(*words).code == 0
+    refused = call(*words, "training.max_updates=50")
+    assert "training.max_updates=46" in refused.err
+    assert "warmup_updates=" not in refused.err.partition("--from")[2]
 
 
 @pytest.mark.parametrize("name", ["config.yaml", "vocabulary.json", "model/model.safetensors", "model/manifest.json"])

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from regard.ops.masks import check_key_mask, length_mask
+from regard.ops.tensor_checks import takes_tensors
 
 
 class IndexedMemory(NamedTuple):
@@ -50,6 +51,7 @@ class IndexedMemory(NamedTuple):
         return key, value, None if self.lengths is None else length_mask(self.lengths, self.places.shape[1])
 
 
+@takes_tensors
 def index_sources(key: Tensor, value: Tensor, key_mask: Tensor | None) -> IndexedMemory:
     """Make a cache of whole sequences, one query group per sequence.
 

@@ -162,6 +162,8 @@ def _unwritable(place: Path) -> str:
     if os.path.isdir(there) and os.access(there, os.W_OK | os.X_OK):
         return ""
     code = errno.EACCES if os.path.isdir(there) else errno.ENOTDIR
+    if os.statvfs(there).f_flag & os.ST_RDONLY:
+        code = errno.EROFS
     return os_reason(place, OSError(code, os.strerror(code)))
 
 

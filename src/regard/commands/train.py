@@ -13,6 +13,7 @@ import typer
 from regard.commands.options import Config, From, Out, Overrides, PrintConfig
 from regard.commands.terminal import write_line, write_message
 from regard.errors import ConfigError, counted, listed
+from regard.progress.stages import is_later_rank
 
 if TYPE_CHECKING:
     from regard.config import RunConfig
@@ -123,6 +124,8 @@ def _train(
     if result.interrupted is not None:
         write_message(f"stopped by signal {result.interrupted} after update {result.step}; the same command resumes")
         raise typer.Exit(128 + result.interrupted)
+    if is_later_rank():  # the first process tells the result
+        return
     why = {**LIMITS, "patience": "training.patience"}.get(result.reason, result.reason)
     write_line(
         f"{counted(result.step, 'update', form=',')} ({why}); model in {result.model}; sha256 of the last weights {result.weights_sha256}"

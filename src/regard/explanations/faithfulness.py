@@ -37,7 +37,7 @@ class ErasureCurves(NamedTuple):
         return self.comprehensiveness.mean(1), self.sufficiency.mean(1)
 
 
-def erasure_curves(batch: ModelBatch, outputs: Tensor, scores: Tensor, *, shares: Sequence[float] = SHARES) -> ErasureCurves:
+def erasure_curves(batch: ModelBatch, outputs: Tensor, scores: Tensor, *, shares: Sequence[float] = SHARES, seed: int = 1) -> ErasureCurves:
     """Measure comprehensiveness and sufficiency of a ranking of inputs.
 
         comprehensiveness(q) = p(y | x) - p(y | x without its first q inputs)
@@ -49,8 +49,10 @@ def erasure_curves(batch: ModelBatch, outputs: Tensor, scores: Tensor, *, shares
     Args:
         batch: N examples, one per output.
         outputs: (N,) the output index of each example.
-        scores: (N, S), higher ranks earlier; ties go to the first.
+        scores: (N, S), higher ranks earlier. Inputs with equal scores are ranked at random: by place, weights that are all equal would
+            look faithful wherever the first word matters most.
         shares: q, above 0 and up to 1.
+        seed: seed of the order of equal scores.
 
     Raises:
         ConfigError: a share is out of range.
@@ -68,7 +70,8 @@ def erasure_curves(batch: ModelBatch, outputs: Tensor, scores: Tensor, *, shares
     if not shares or min(shares) <= 0 or max(shares) > 1:
         raise ConfigError(f"faithfulness: shares {list(shares)}: expected numbers above 0 and up to 1")
     ranked = batch.inputs_of(outputs)  # (N, S)
-    order = scores.masked_fill(~ranked, -torch.inf).argsort(dim=1, descending=True, stable=True)
+    mixed = torch.rand(scores.shape, generator=torch.Generator().manual_seed(seed)).argsort(1).to(scores.device)
+    order = mixed.gather(1, scores.masked_fill(~ranked, -torch.inf).gather(1, mixed).argsort(dim=1, descending=True, stable=True))
     place = order.argsort(dim=1)  # (N, S): from 0, the first
     count = ranked.sum(1, keepdim=True).double()  # in float32 30 % of 50 are more than 15
     rows = torch.arange(len(scores), device=scores.device)

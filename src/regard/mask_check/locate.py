@@ -145,7 +145,11 @@ def leaking(survey: Survey, views: tuple[Views, Views], match: Match, sizes: tup
     for place, tensor in views[0].items():
         if place not in views[1] or place not in survey.views or place.key == Key(Call("", 0), "in"):
             continue
-        one = difference((tensor, views[1][place]), survey.layout(place), match, sizes)
+        pair = tensor, views[1][place]
+        one = difference(pair, survey.layout(place), match, sizes)
+        if one.size > survey.limit_at(place) and place.key.call.module in survey.stacked:  # a loop may run from the end
+            back = difference((pair[0].flip(0), pair[1].flip(0)), survey.layout(place), match, sizes)
+            one = min(one, back, key=lambda way: way.size)
         if one.compared and one.size > survey.limit_at(place):
             found.append((place, one))
     return _by_step(survey, views, match, sizes, found)

@@ -25,9 +25,10 @@ from regard.ops.kernels import area_cpu, area_op, area_torch, native
 from regard.ops.masks import check_mask
 from regard.ops.materialized_areas import AreaWeights, check_area_weights, check_modes
 from regard.ops.sparsemax import Normalizer
-from regard.ops.tensor_checks import autocast_together, check_share, refuse_others, with_learned_scale
+from regard.ops.tensor_checks import autocast_together, check_share, refuse_others, takes_tensors, with_learned_scale
 
 
+@takes_tensors
 def area_attention(
     query: Tensor,
     key: Tensor,
@@ -125,6 +126,7 @@ def area_attention(
     return result.context
 
 
+@takes_tensors
 def area_path(
     query: Tensor,
     key: Tensor,
@@ -163,6 +165,7 @@ def area_path(
     return path, reason or native.status().reason
 
 
+@takes_tensors
 def native_takes_items(query: Tensor, key: Tensor) -> bool:
     """Return whether the native library computes standard attention (areas of one item) for these tensors.
 

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from regard.errors import ConfigError, ShapeError
 from regard.ops.sparsemax import Normalizer
+from regard.ops.tensor_checks import takes_tensors
 
 AreaSize = int | tuple[int, int]
 Extent = tuple[tuple[int, int], tuple[int, int]]
@@ -255,6 +256,7 @@ def area_spans(size: AreaSize, max_area: AreaSize, device: torch.device | str | 
     return spans[:, 1::2] if isinstance(max_area, int) else spans
 
 
+@takes_tensors
 def window_sums(
     x: Tensor, max_area: AreaSize, grid: tuple[int, int] | None = None, *, mean: bool = False, starts: int | None = None
 ) -> Tensor:
@@ -285,6 +287,7 @@ def window_sums(
     return concatenate_areas([total / size if mean else total for size, (total,) in sizes], x)
 
 
+@takes_tensors
 def window_maxima(x: Tensor, max_area: AreaSize, grid: tuple[int, int] | None = None, *, starts: int | None = None) -> Tensor:
     """Compute the maximum of every feature over every area.
 
@@ -311,6 +314,7 @@ def window_maxima(x: Tensor, max_area: AreaSize, grid: tuple[int, int] | None = 
     return concatenate_areas([largest for _, (largest,) in sweep((x,), larger, area_extent(x.shape[-2], max_area, grid), starts)], x)
 
 
+@takes_tensors
 def window_moments(
     x: Tensor, max_area: AreaSize, grid: tuple[int, int] | None = None, *, epsilon: float = 1e-6, starts: int | None = None
 ) -> tuple[Tensor, Tensor]:

@@ -9,9 +9,10 @@ from torch import Tensor
 
 from regard.errors import ConfigError, ShapeError
 from regard.ops.masks import check_boolean
-from regard.ops.tensor_checks import no_autocast
+from regard.ops.tensor_checks import no_autocast, takes_tensors
 
 
+@takes_tensors
 def doubly_stochastic_penalty(
     weights: Tensor,
     *,
@@ -80,6 +81,7 @@ def doubly_stochastic_penalty(
     return missing.sum() / max(1, missing.numel())
 
 
+@takes_tensors
 def coverage_loss(weights: Tensor, *, query_mask: Tensor | None = None) -> Tensor:
     """Penalise attention to what was attended before, summed over the batch.
 
@@ -112,6 +114,7 @@ def coverage_loss(weights: Tensor, *, query_mask: Tensor | None = None) -> Tenso
     return torch.minimum(weights, before).sum()
 
 
+@takes_tensors
 def redundancy_penalty(weights: Tensor, *, reduction: Literal["sum", "mean"] = "sum") -> Tensor:
     """Penalise hops that attend to the same positions, and hops with spread attention.
 

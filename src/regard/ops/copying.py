@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from regard.ops.cross_entropy import SequenceLoss
-from regard.ops.tensor_checks import Argument, Signature, check_range, no_autocast
+from regard.ops.tensor_checks import Argument, Signature, check_range, no_autocast, takes_tensors
 
 LEAST = 1e-10
 """Probability of a target word that is in neither the vocabulary nor the attended source: a loss of 23 nats instead of infinity."""
@@ -24,6 +24,7 @@ _MIXTURE = Signature("copy_log_probs", *_ARGUMENTS)
 _LOSS = Signature("copy_loss", *_ARGUMENTS, Argument("goals", "B T", dtype="int64"), Argument("real", "B T", dtype="bool"))
 
 
+@takes_tensors
 def copy_places(source: Tensor, vocab_size: int) -> Tensor:
     """Number the words of a source in its extended vocabulary: V entries, and one for each source position.
 
@@ -47,6 +48,7 @@ def copy_places(source: Tensor, vocab_size: int) -> Tensor:
     return torch.where(source < vocab_size, source, vocab_size + first)
 
 
+@takes_tensors
 def copy_goals(target: Tensor, source: Tensor, vocab_size: int, *, unknown: int) -> Tensor:
     """Number the words of a target in the extended vocabulary of its source; an unknown word that the source lacks is `unknown`.
 

@@ -11,8 +11,10 @@ from torch import Tensor
 
 from regard.errors import ShapeError
 from regard.ops.masks import check_boolean
+from regard.ops.tensor_checks import takes_tensors
 
 
+@takes_tensors
 def greedy_positions(weights: Tensor) -> Tensor:
     """Return the position of the maximum weight in each row.
 
@@ -32,6 +34,7 @@ def greedy_positions(weights: Tensor) -> Tensor:
     return position.masked_fill(~(best > 0), -1)  # not `best <= 0`: that would miss NaN
 
 
+@takes_tensors
 def sample_positions(weights: Tensor, generator: torch.Generator | None = None) -> Tensor:
     """Sample one position from each row, with probability proportional to its weight.
 
@@ -66,6 +69,7 @@ def sample_positions(weights: Tensor, generator: torch.Generator | None = None) 
     return greedy_positions(weights / clock.clamp_min(torch.finfo(weights.dtype).tiny))
 
 
+@takes_tensors
 def normalized_weights(weights: Tensor) -> Tensor:
     """Divide each row by its sum, giving the distribution that `sample_positions` samples from.
 
@@ -84,6 +88,7 @@ def normalized_weights(weights: Tensor) -> Tensor:
     return weights / total.masked_fill(total == 0, 1.0)
 
 
+@takes_tensors
 def position_log_prob(weights: Tensor, position: Tensor) -> Tensor:
     """Compute the log-probability of one position per row: `log(weights[position] / sum of weights)`.
 
@@ -116,6 +121,7 @@ def position_log_prob(weights: Tensor, position: Tensor) -> Tensor:
     return fixed.log() + (probability - fixed) / fixed.clamp_min(2.0**-14)
 
 
+@takes_tensors
 def weights_entropy(weights: Tensor) -> Tensor:
     """Compute the entropy of each row: `H = -sum over i of p_i log p_i`, with p the normalized weights.
 
@@ -134,6 +140,7 @@ def weights_entropy(weights: Tensor) -> Tensor:
     return (safe * -safe.log()).sum(-1)
 
 
+@takes_tensors
 def score_function_loss(
     advantage: Tensor,
     log_prob: Tensor,

@@ -11,7 +11,7 @@ from regard.ops.kernels import native
 from regard.ops.kernels.panels import Affine
 from regard.ops.kernels.vocabulary_cpu import OutputPlan, RunningTotals
 from regard.ops.linear import Linear, cached_by_owner, packed_dtype
-from regard.ops.tensor_checks import check_range
+from regard.ops.tensor_checks import check_range, takes_tensors
 
 
 class LazyLogits(NamedTuple):
@@ -95,6 +95,7 @@ class OutputShortlist(NamedTuple):
         return torch.full_like(logits, -torch.inf).index_copy(-1, self.tokens, logits.index_select(-1, self.tokens))
 
 
+@takes_tensors
 def lazy_logits(hidden: Tensor, output: Linear, shortlist: OutputShortlist | None = None) -> LazyLogits | None:
     """Return lazy logits; None outside `packed_weights` in float32 or int8, and where the native library is not faster.
 

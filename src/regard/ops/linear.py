@@ -27,7 +27,7 @@ from regard.errors import ConfigError
 from regard.ops.kernels import native
 from regard.ops.kernels.panels import Affine, PackedLinear
 from regard.ops.kernels.second_order import differentiable_gradients
-from regard.ops.tensor_checks import Argument, Signature, autocasts, is_plain
+from regard.ops.tensor_checks import Argument, Signature, autocasts, is_plain, takes_tensors
 
 _ARGUMENTS = Signature("linear", Argument("x", "* I"), Argument("weight", "O I"), Argument("bias", "O", optional=True))
 
@@ -450,6 +450,7 @@ class Linear(torch.nn.Linear):
         return linear(input, self.weight, self.bias)
 
 
+@takes_tensors
 def joint_linear(x: Tensor, layers: Sequence[Linear]) -> tuple[Tensor, ...]:
     """Apply several affine maps to one input; with `packed_weights` as one product.
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from regard.errors import ShapeError
-from regard.ops.tensor_checks import check_range
+from regard.ops.tensor_checks import check_count, check_number, check_range, takes_tensors
 
 
 def length_mask(lengths: Tensor, size: int) -> Tensor:
@@ -22,16 +22,19 @@ def length_mask(lengths: Tensor, size: int) -> Tensor:
         (B, S) bool; a length of 0 gives a row without True.
 
     Raises:
+        ConfigError: `size` is no whole number of at least 0.
         RangeError: on a CPU, a length is not 0 to `size`.
 
     Example:
         >>> length_mask(torch.tensor([1, 3]), 3).tolist()
         [[True, False, False], [True, True, True]]
     """
+    check_count("length_mask", "size", size)
     check_range("length_mask", "lengths", lengths, 0, size)
     return torch.arange(size, device=lengths.device) < lengths.unsqueeze(-1)
 
 
+@takes_tensors
 def window_mask(center: Tensor, size: int, radius: int) -> Tensor:
     """Mark the source positions within `radius` of each centre: [p - D, p + D].
 
@@ -45,10 +48,15 @@ def window_mask(center: Tensor, size: int, radius: int) -> Tensor:
     Returns:
         (..., S) bool; a centre further than D outside the source gives a row without True.
 
+    Raises:
+        ConfigError: `size` is no whole number of at least 0, or the radius below 0.
+
     Example:
         >>> window_mask(torch.tensor([0.0, 2.5]), 5, 1).int().tolist()
         [[1, 1, 0, 0, 0], [0, 0, 1, 1, 0]]
     """
+    check_count("window_mask", "size", size)
+    check_number("window_mask", "radius", radius, 0, float("inf"))
     positions = torch.arange(size, device=center.device)
     return (positions - center.unsqueeze(-1)).abs() <= radius
 
@@ -66,14 +74,20 @@ def causal_mask(target_size: int, source_size: int, device: torch.device | str |
     Returns:
         (T, S) bool; for T > S the first T - S rows have no True.
 
+    Raises:
+        ConfigError: a size is no whole number of at least 0.
+
     Example:
         >>> causal_mask(2, 3).int().tolist()
         [[1, 1, 0], [1, 1, 1]]
     """
+    check_count("causal_mask", "target_size", target_size)
+    check_count("causal_mask", "source_size", source_size)
     queries = torch.arange(target_size, device=device) + (source_size - target_size)
     return torch.arange(source_size, device=device) <= queries.unsqueeze(-1)
 
 
+@takes_tensors
 def block_mask(target_blocks: Tensor, source_blocks: Tensor) -> Tensor:
     """Allow pairs of the same block: documents packed into one row, sentences of a document.
 

@@ -29,7 +29,7 @@ from regard.ops.area_windows import (
 )
 from regard.ops.masks import check_boolean, check_mask
 from regard.ops.sparsemax import Normalizer, normalize
-from regard.ops.tensor_checks import Argument, Signature
+from regard.ops.tensor_checks import Argument, Signature, takes_tensors
 
 VALUE_MODES = ("sum", "mean", "max")
 KEY_MODES = ("mean", "max", "sample", "features", "concat", "max_concat", "sum", "sample_concat", "sample_sum")
@@ -127,6 +127,7 @@ def check_modes(key_mode: str, value_mode: str) -> None:
         raise ConfigError(f"value_mode: {value_mode!r} is none of {', '.join(VALUE_MODES)}")
 
 
+@takes_tensors
 def area_keys(
     key: Tensor,
     max_area: AreaSize,
@@ -243,6 +244,7 @@ def shape_features(weights: AreaWeights, extent: Extent, *, width_first: bool = 
     return torch.cat(rows) if rows else torch.cat([weights.width, weights.height[:1].expand(weights.width.shape[0], -1)], dim=-1)[:0]
 
 
+@takes_tensors
 def area_values(
     value: Tensor, max_area: AreaSize, grid: tuple[int, int] | None = None, *, mode: str = "sum", starts: int | None = None
 ) -> Tensor:
@@ -303,6 +305,7 @@ def area_mask(mask: Tensor, max_area: AreaSize, grid: tuple[int, int] | None = N
     return concatenate_areas(pieces, items).squeeze(-1)
 
 
+@takes_tensors
 def area_softmax(
     scores: Tensor,
     mask: Tensor | None = None,
@@ -343,6 +346,7 @@ def area_softmax(
     return normalize(scores, mask, normalizer=normalizer)
 
 
+@takes_tensors
 def item_weights(area_weights: Tensor, max_area: AreaSize, grid: tuple[int, int] | None = None, *, value_mode: str = "sum") -> Tensor:
     """Distribute area weights to items, so that `item_weights @ value` is the context.
 

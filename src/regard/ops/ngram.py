@@ -6,8 +6,10 @@ import torch
 from torch import Tensor
 
 from regard.errors import ShapeError
+from regard.ops.tensor_checks import takes_tensors
 
 
+@takes_tensors
 def ngram_parts(states: Tensor, past: Tensor) -> Tensor:
     """Join part 1 of each state with part 2 of the state before it, part 3 of the one before that, and so on.
 

@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from regard.ops.masks import check_axes
+from regard.ops.tensor_checks import takes_tensors
 
 
 class FiniteKeyValue(NamedTuple):
@@ -44,6 +45,7 @@ def finite_rows(x: Tensor) -> Tensor:
     return rows.detach().abs().amax(-1) < torch.inf
 
 
+@takes_tensors
 def mask_nonfinite(key: Tensor, value: Tensor, mask: Tensor | None) -> FiniteKeyValue:
     """Zero key and value rows that are not finite or fully masked, and mark queries that may attend a non-finite one.
 

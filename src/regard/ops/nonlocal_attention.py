@@ -12,6 +12,7 @@ from regard.ops.masks import check_mask
 from regard.ops.nonfinite import mask_nonfinite
 from regard.ops.scores import dot_scores
 from regard.ops.sparsemax import Normalizer, normalize
+from regard.ops.tensor_checks import takes_tensors
 
 NonLocalForm = Literal["gaussian", "embedded_gaussian", "dot", "concat"]
 
@@ -28,6 +29,7 @@ class NonLocalResult(NamedTuple):
     weights: Tensor | None
 
 
+@takes_tensors
 def nonlocal_attention(
     query: Tensor,
     key: Tensor,

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from regard.errors import ShapeError
 from regard.ops.kernels import additive_cpu
-from regard.ops.tensor_checks import Argument, Signature, refuse_others
+from regard.ops.tensor_checks import Argument, Signature, refuse_others, takes_tensors
 
 _ADDITIVE = Signature("additive_scores", Argument("query", "* T A"), Argument("key", "* S A"), Argument("vector", "A"))
 
@@ -107,6 +107,7 @@ def additive_scores(query: Tensor, key: Tensor, vector: Tensor) -> Tensor:
     return torch.tanh(query.unsqueeze(-2) + key.unsqueeze(-3)) @ vector.to(query.dtype)
 
 
+@takes_tensors
 def cosine_scores(query: Tensor, key: Tensor, sharpness: Tensor | float = 1.0) -> Tensor:
     """Score by the cosine of the angle, times a sharpness.
 
@@ -142,6 +143,7 @@ def _unit(vectors: Tensor) -> Tensor:
     return F.normalize(vectors / largest.masked_fill(largest == 0, 1.0), dim=-1, eps=1.0)
 
 
+@takes_tensors
 def location_scores(projected: Tensor, size: int) -> Tensor:
     """Take the scores from the query alone: one per source position.
 

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from regard.ops.masks import check_mask
-from regard.ops.tensor_checks import check_scores
+from regard.ops.tensor_checks import check_count, check_number, check_scores, takes_tensors
 
 
 def masked_softmax(scores: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -43,6 +43,7 @@ def masked_softmax(scores: Tensor, mask: Tensor | None = None) -> Tensor:
     return weights.masked_fill(blocked, 0.0)
 
 
+@takes_tensors
 def gaussian_window(center: Tensor, size: int, radius: int) -> Tensor:
     """Weight source positions by their distance from a predicted centre.
 
@@ -58,10 +59,15 @@ def gaussian_window(center: Tensor, size: int, radius: int) -> Tensor:
     Returns:
         (..., T, S) between 0 and 1.
 
+    Raises:
+        ConfigError: `size` is no whole number of at least 0, or the radius below 1.
+
     Example:
         >>> gaussian_window(torch.tensor([1.0]), 3, 2).round(decimals=3).tolist()
         [[0.6069999933242798, 1.0, 0.6069999933242798]]
     """
+    check_count("gaussian_window", "size", size)
+    check_number("gaussian_window", "radius", radius, 1, float("inf"))
     sigma = radius / 2
     positions = torch.arange(size, device=center.device, dtype=center.dtype)
     return torch.exp(-((positions - center.unsqueeze(-1)) ** 2) / (2 * sigma * sigma))

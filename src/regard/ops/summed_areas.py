@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from regard.ops.area_windows import AreaSize, accumulation_dtype, area_extent, area_spans, guarded_root
+from regard.ops.tensor_checks import takes_tensors
 
 
 class AreaFeatures(NamedTuple):
@@ -33,6 +34,7 @@ class AreaFeatures(NamedTuple):
     width: Tensor
 
 
+@takes_tensors
 def summed_area_table(x: Tensor, grid: tuple[int, int] | None = None) -> Tensor:
     """Sum everything above and to the left of each corner (Eq. 10), with a line of zeros on top and to the left.
 
@@ -57,6 +59,7 @@ def summed_area_table(x: Tensor, grid: tuple[int, int] | None = None) -> Tensor:
     return F.pad(items.cumsum(-2).cumsum(-3), (0, 0, 1, 0, 1, 0))
 
 
+@takes_tensors
 def area_sums(x: Tensor, max_area: AreaSize, grid: tuple[int, int] | None = None) -> Tensor:
     """Sum the items of every area by differences of a summed area table: Algorithm 1, Eq. 11.
 
@@ -80,6 +83,7 @@ def area_sums(x: Tensor, max_area: AreaSize, grid: tuple[int, int] | None = None
     return _table_sums(x, max_area, grid).to(x.dtype)
 
 
+@takes_tensors
 def area_features(x: Tensor, max_area: AreaSize, grid: tuple[int, int] | None = None, *, epsilon: float = 1e-6) -> AreaFeatures:
     """Compute mean, standard deviation, sum and shape of every area: Algorithm 2.
 

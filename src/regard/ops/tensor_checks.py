@@ -5,9 +5,12 @@ A wrong call gets the same message for PyTorch, the native library and Triton, a
 
 from __future__ import annotations
 
+import functools
+import inspect
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from numbers import Real
-from typing import NamedTuple, NoReturn
+from numbers import Integral, Real
+from typing import NamedTuple, NoReturn, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
@@ -35,6 +38,9 @@ _ORDINARY: dict[str, tuple[int, int]] = {}
 
 
 _MAX_SEEN = 1024
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 class Argument(NamedTuple):
@@ -203,6 +209,36 @@ def refuse_others(operation: str, **arguments: object) -> None:
             raise ShapeError(f"{operation}: {name} must be a tensor, found {type(value).__name__}")
 
 
+def takes_tensors(function: Callable[P, R]) -> Callable[P, R]:
+    """Make a function name an argument that should be a tensor and is none, where it fails because of it.
+
+    Raises:
+        ShapeError: from the function's calls.
+
+    Example:
+        >>> @takes_tensors
+        ... def rows(x: Tensor) -> int:
+        ...     return x.shape[0]
+        >>> rows([1, 2])
+        Traceback (most recent call last):
+            ...
+        regard.errors.ShapeError: rows: x must be a tensor, found list
+    """
+    signature = inspect.signature(function)
+    tensors = [name for name, each in signature.parameters.items() if str(each.annotation).startswith("Tensor")]
+
+    @functools.wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return function(*args, **kwargs)
+        except (AttributeError, TypeError, ShapeError):  # the last is of a function that this one calls
+            given = signature.bind(*args, **kwargs).arguments
+            refuse_others(function.__name__, **{name: given.get(name) for name in tensors})
+            raise
+
+    return call
+
+
 def check_scores(operation: str, scores: object) -> None:
     """Refuse scores that no weights can be made of.
 
@@ -325,6 +361,19 @@ def check_number(operation: str, name: str, number: float, low: float, high: flo
     """
     if not _is_number(number) or not low <= number <= high:
         raise ConfigError(f"{operation}: {name} must be a number from {low} to {high}, found {number!r}")
+
+
+def check_count(operation: str, name: str, count: int, least: int = 0) -> None:
+    """Check that a number is whole and at least `least`.
+
+    Raises:
+        ConfigError: it is not.
+
+    Example:
+        >>> check_count("causal_mask", "target_size", 3)
+    """
+    if isinstance(count, bool) or not isinstance(count, Integral | torch.SymInt) or count < least:
+        raise ConfigError(f"{operation}: {name} must be a whole number of at least {least}, found {count!r}")
 
 
 def _is_number(value: object) -> bool:

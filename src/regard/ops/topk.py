@@ -7,9 +7,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from regard.errors import ConfigError, ShapeError
+from regard.errors import ShapeError
 from regard.ops.kernels import best_cpu
-from regard.ops.tensor_checks import Argument, Signature, is_plain
+from regard.ops.tensor_checks import Argument, Signature, check_count, is_plain
 
 _LOGITS = Signature("top_log_probs", Argument("logits", "* V"))
 _LOG_PROBS = Signature("top_tokens", Argument("log_probs", "* V", "float32"))
@@ -107,8 +107,7 @@ def top_tokens(log_probs: Tensor, count: int) -> Tensor:
 
 
 def _check_count(operation: str, count: int, size: int) -> None:
-    if count < 1:
-        raise ConfigError(f"{operation}: count must be at least 1, found {count}")
+    check_count(operation, "count", count, 1)
     if size < 1:
         raise ShapeError(f"{operation}: there is nothing to choose from, the last axis has no entries")
 

@@ -376,7 +376,17 @@ def is_worker() -> bool:
         False
     """
     multiprocessing = sys.modules.get("multiprocessing")  # loaded in every worker; do not import it otherwise
-    return os.environ.get("RANK", "0") != "0" or (multiprocessing is not None and multiprocessing.parent_process() is not None)
+    return is_later_rank() or (multiprocessing is not None and multiprocessing.parent_process() is not None)
+
+
+def is_later_rank() -> bool:
+    """Return whether this is a process of torchrun, and not the first.
+
+    Example:
+        >>> is_later_rank()
+        False
+    """
+    return os.environ.get("RANK", "0") != "0"
 
 
 def _forget_threads() -> None:

@@ -99,6 +99,8 @@ class Finding(NamedTuple):
                 return f"{start}."
             spread = "differences of paired seeds" if self.paired else "seeds"
             return f"{start}; it is chance if {spread} have a standard deviation above {self.tolerated:.{decimals}f} {metric}."
+        if self.interval == (0.0, 0.0):
+            return f"{start}; all test items score the same, as where nothing is learned."
         if self.corrected < LEVEL or not self.gain:
             return f"{start}."
         if self.needed is None:

@@ -85,14 +85,14 @@ def measure_faithfulness(
         sufficiency(k)       = p(label | all words) - p(label | only the k most attended)
 
     and the same for k random words. A word's attention is the sum of its weights over hops; the words of a pair are ranked together.
-    Removed words leave no gap. High comprehensiveness and low sufficiency are faithful.
+    Removed words leave no gap; words of equal attention are ranked at random. High comprehensiveness and low sufficiency are faithful.
 
     Args:
         run: a run whose pooling has weights.
         examples: texts or pairs.
         max_words: max k; examples without a text of more tokens are skipped, so that all points cover the same examples.
         random_draws: random choices per example and k; their mean is reported.
-        seed: seed of these.
+        seed: seed of these, and of the order of equal words.
         poll: called before each batch; may raise to stop.
 
     Raises:
@@ -101,7 +101,7 @@ def measure_faithfulness(
     """
     if max_words < 1 or random_draws < 1:
         raise ConfigError(f"faithfulness: most {max_words} and draws {random_draws} must be 1 or more")
-    seen = _look(run, examples, max_words, poll)
+    seen = _look(run, examples, max_words, np.random.default_rng(seed), poll)
     points = []
     for count in range(1, max_words + 1):
         generator = np.random.default_rng([seed, count])
@@ -127,7 +127,9 @@ def measure_faithfulness(
     return Faithfulness(points, len(seen), len(examples) - len(seen), random_draws, seed)
 
 
-def _look(run: SentenceRun, examples: Sequence[Sequence[str]], max_words: int, poll: Callable[[], None] | None) -> list[_Seen]:
+def _look(
+    run: SentenceRun, examples: Sequence[Sequence[str]], max_words: int, ties: np.random.Generator, poll: Callable[[], None] | None
+) -> list[_Seen]:
     encoded = [encode_example(run, texts)[0] for texts in examples]
     # Every text keeps at least one token.
     usable = [ids for ids in encoded if min(map(len, ids)) > max_words]
@@ -138,7 +140,8 @@ def _look(run: SentenceRun, examples: Sequence[Sequence[str]], max_words: int, p
         if answer.weights is None:
             raise DataError(f"{run.folder}: this model has no attention to measure (model.pooling {run.config.model.pooling})")
         sums = {(side, at): float(w) for side, part in enumerate(answer.weights) for at, w in enumerate(part.sum(0))}
-        order = sorted(sums, key=lambda place: (-sums[place], place))
+        draws = dict(zip(sums, ties.random(len(sums)), strict=True))  # by place, the first of equal words would look important
+        order = sorted(sums, key=lambda place: (-sums[place], draws[place]))
         label = int(answer.probabilities.argmax())
         seen.append(_Seen(ids, order, label, float(answer.probabilities[label])))
     return seen

@@ -231,6 +231,8 @@ def resume_advice(old: RunConfig, new: RunConfig, folder: Path) -> str:
             return ""
         if part in ("decoding", "start", "recipe", "task") or key == "training.workers":  # which changes no result
             continue
+        if key == "training.warmup_updates" and getattr(new, "recipe", "none") != "none" and "training.max_updates" in changed:
+            continue  # that of the recipe, a part of the updates
         if part == "data" and key.removeprefix("data.") in files:
             continue
         # A fine-tuned run counts updates from 0.

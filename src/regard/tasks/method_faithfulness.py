@@ -79,7 +79,7 @@ class FaithfulnessTable(NamedTuple):
         examples: number of examples.
         outputs: number of measured outputs.
         shares: shares of removed inputs.
-        seed: seed of the outputs, the random order and the shuffled weights.
+        seed: seed of the outputs, the random order, the order of equal scores, and the shuffled weights.
         agreement: mean rank correlation of scores per pair of methods.
     """
 
@@ -148,7 +148,7 @@ def measure_methods(
         for name in (*methods, RANDOM, GREEDY):
             stage.update(figures=f"now {name}")
             try:
-                measurement = _Measurement(name, batches, chosen, samples)
+                measurement = _Measurement(name, batches, chosen, samples, seed)
                 found.append(measurement.run(links, shuffled, generator))
                 if name in METHODS:
                     said[name] = measurement.scores
@@ -185,8 +185,8 @@ def _agreement(
 class _Measurement:
     """One method over all batches."""
 
-    def __init__(self, name: str, batches: Sequence[ExplainedBatch], chosen: Sequence[_Chosen], samples: int) -> None:
-        self.name, self.batches, self.chosen, self.samples = name, batches, chosen, samples
+    def __init__(self, name: str, batches: Sequence[ExplainedBatch], chosen: Sequence[_Chosen], samples: int, seed: int) -> None:
+        self.name, self.batches, self.chosen, self.samples, self.seed = name, batches, chosen, samples, seed
         self.scores: list[Tensor] = []  # measured outputs, once known
 
     def run(self, links: KnownLinks | None, shuffled: Any, generator: torch.Generator) -> MethodFigures:
@@ -198,7 +198,7 @@ class _Measurement:
         kinds: list[list[np.ndarray]] = [[], [], []]
         for item, part, (_, scores) in zip(self.batches, self.chosen, tables, strict=True):
             batch = item.batch.select(part.rows)
-            areas = erasure_curves(batch, part.outputs, scores).areas
+            areas = erasure_curves(batch, part.outputs, scores, seed=self.seed).areas
             parts = [*areas, self._random_weights(item.batch, part, scores, shuffled)]
             for kind, values in zip(kinds, parts, strict=True):
                 kind.append(_by_example(values, part.rows, len(item.inputs)))
