@@ -282,6 +282,14 @@ def test_a_stage_in_which_a_test_failed_or_none_ran_has_failed(
     assert len(json.loads((tmp_path / "gpu_tests.json").read_text(encoding="utf-8"))["rows"]) == 1
 
 
+def test_workers_are_behind_the_better_number_of_threads_beside_one_program_only(harness: ModuleType) -> None:
+    page = " ".join((ROOT / "docs" / "performance.md").read_text(encoding="utf-8").split())
+    assert "Workers of the Transformer and the recurrent model are as fast as that or faster, but beside one program." in page
+    rows = [row for row in harness.read(ROOT / "docs" / "results" / "busy.json")["rows"] if row[0] in ("Transformer", "recurrent")]
+    behind = {row[1] for row in rows if row[2] < max(row[3], row[4])}
+    assert behind == {"1"}
+
+
 def test_the_note_of_the_table_of_busy_machines_is_that_of_its_script(harness: ModuleType) -> None:
     import busy
 

@@ -52,6 +52,15 @@ def test_a_label_of_json_may_be_a_whole_number(tmp_path: Path) -> None:
     assert read_sentences(put(tmp_path / "a.jsonl", '{"label": 1, "text": "a"}\n')).examples[0].label == "1"
 
 
+def test_a_file_that_may_be_latin_1_is_told_of_the_setting(tmp_path: Path, messages: list[str]) -> None:
+    (tmp_path / "a.txt").write_bytes("pos café\nneg b\n".encode("latin-1"))
+    read_sentences(tmp_path / "a.txt")
+    assert messages[-1] == f"{tmp_path / 'a.txt'}: not all of it is UTF-8; an old collection may need data.encoding=latin-1"
+    messages.clear()
+    read_sentences(tmp_path / "a.txt", encoding="latin-1")
+    assert messages == []
+
+
 def test_latin_1_lines_end_at_line_feeds_alone(tmp_path: Path) -> None:
     path = put(tmp_path / "a.all", b"1 caf\xe9 \x85 x\n0 b\n")
     assert [example.texts for example in read_sentences(path, encoding="latin-1").examples] == [("caf\xe9 \x85 x",), ("b",)]

@@ -256,6 +256,8 @@ def _read(
     if not found:
         raise DataError(f"{path}: no lines, expected at least one labelled example")
     _tell_header(path, found, names)
+    if encoding == "utf-8" and any("\ufffd" in text for example in islice(found, SAMPLE) for text in example.texts):
+        message(f"{path}: not all of it is UTF-8; an old collection may need data.encoding=latin-1", warning=True)
     return LabelledFile(str(path), found, 0)
 
 
@@ -270,13 +272,11 @@ def _tell_header(path: str | Path, found: ExampleList, names: Sequence[Sequence[
 
 
 def _lines(path: str | Path, encoding: Encoding) -> Iterator[str]:
+    if encoding == "utf-8":
+        return stream_lines(path)
     lines = stream_bytes(path, mark=False)
     sample = list(islice(lines, SAMPLE))
     refuse_wide_characters(sample, str(path))
-    if encoding == "utf-8":
-        if not all(map(bytes.isascii, sample)) and not all_utf8(sample):
-            message(f"{path}: not all of it is UTF-8; an old collection may need data.encoding=latin-1", warning=True)
-        return stream_lines(path)
     if all_utf8(sample) or (sample[:1] and sample[0].startswith(codecs.BOM_UTF8)):
         message(f"{path}: is UTF-8, and read so, despite data.encoding={encoding}", warning=True)
         return stream_lines(path)

@@ -231,7 +231,9 @@ def takes_tensors(function: Callable[P, R]) -> Callable[P, R]:
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
         try:
             return function(*args, **kwargs)
-        except (AttributeError, TypeError, ShapeError):  # the last is of a function that this one calls
+        except (AttributeError, TypeError, ShapeError) as error:
+            if str(error).startswith(f"{function.__name__}: "):  # not of a function that this one calls
+                raise
             given = signature.bind(*args, **kwargs).arguments
             refuse_others(function.__name__, **{name: given.get(name) for name in tensors})
             raise
@@ -372,6 +374,8 @@ def check_count(operation: str, name: str, count: int, least: int = 0) -> None:
     Example:
         >>> check_count("causal_mask", "target_size", 3)
     """
+    if torch.compiler.is_compiling() or _is_tracing():  # torch.jit.trace makes tensors of sizes
+        return
     if isinstance(count, bool) or not isinstance(count, Integral | torch.SymInt) or count < least:
         raise ConfigError(f"{operation}: {name} must be a whole number of at least {least}, found {count!r}")
 

@@ -46,6 +46,8 @@ if TYPE_CHECKING:
 CONFIG, DATA, VOCABULARY = "config.yaml", "data.json", "vocabulary.json"
 STAGING, MOVED = ".new", "moved.json"
 """Folder of a run that is being created, and the list in it of what is moved from there into the run."""
+VERBS = {"translation": "translate", "captioning": "caption", "classification": "classify", "entailment": "entail"}
+"""Tasks, and the commands that answer lines with a run of them."""
 AnyConfig = TypeVar("AnyConfig", bound=RunConfig)
 AnyModel = TypeVar("AnyModel", bound=nn.Module)
 
@@ -97,7 +99,8 @@ def read_config(folder: Path, kind: type[AnyConfig]) -> AnyConfig:
     """
     task, wanted = run_task(folder), kind.model_fields["task"].default
     if task != wanted:
-        raise CheckpointError(f"{folder}: a run of the task {task}; expected one of {wanted}")
+        verb = f"; regard {VERBS[task]} answers with it" if task in VERBS else ""
+        raise CheckpointError(f"{folder}: a run of the task {task}; expected one of {wanted}{verb}")
     try:
         return load_config(folder / CONFIG, kind=kind)
     except ConfigError as error:
