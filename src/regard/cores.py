@@ -104,39 +104,36 @@ def torch_threads(count: int) -> Iterator[None]:
     import torch
 
     before = torch.get_num_threads()  # a thread that is new to torch takes over its number here, not later in the block
-    own = _own_threads()
-    if own is None:
-        torch.set_num_threads(count)
-    else:
-        openmp, mkl = own
-        openmp(count)
-        outside = mkl(count)  # 0: MKL follows OpenMP
+    openmp, mkl = _thread_setters()
+    openmp(count)
+    outside = mkl(count)  # 0: MKL follows OpenMP
     try:
         yield
     finally:
-        if own is None:
-            torch.set_num_threads(before)
-        else:
-            openmp(before)
-            mkl(outside)
+        openmp(before)
+        mkl(outside)
 
 
 @functools.cache
-def _own_threads() -> tuple[Callable[[int], None], Callable[[int], int]] | None:
-    # The functions of OpenMP and MKL that set the number of the calling thread; the second returns the one before.
+def _thread_setters() -> tuple[Callable[[int], None], Callable[[int], int]]:
+    # The functions of OpenMP and MKL that set the number of the calling thread; the second returns the one before. Else torch's own.
     import torch
 
     name = {"linux": "libtorch_cpu.so", "darwin": "libtorch_cpu.dylib"}.get(sys.platform, "")
+
+    def nothing(count: int) -> int:
+        return 0
+
     try:
         library = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / name))  # loaded already; also finds what it is linked to
         openmp = library.omp_set_num_threads
     except (OSError, AttributeError):
-        return None
+        return torch.set_num_threads, nothing
     openmp.restype = None
     mkl = getattr(library, "MKL_Set_Num_Threads_Local", None)
     if mkl is None and torch.backends.mkl.is_available():
-        return None
-    return openmp, mkl or (lambda count: 0)
+        return torch.set_num_threads, nothing
+    return openmp, mkl or nothing
 
 
 def _affinity() -> int:

@@ -55,7 +55,8 @@ def test_a_label_of_json_may_be_a_whole_number(tmp_path: Path) -> None:
 def test_a_file_that_may_be_latin_1_is_told_of_the_setting(tmp_path: Path, messages: list[str]) -> None:
     (tmp_path / "a.txt").write_bytes("pos café\nneg b\n".encode("latin-1"))
     read_sentences(tmp_path / "a.txt")
-    assert messages[-1] == f"{tmp_path / 'a.txt'}: not all of it is UTF-8; an old collection may need data.encoding=latin-1"
+    told = "has characters U+FFFD, as where bytes are not UTF-8; an old collection may need data.encoding=latin-1"
+    assert messages[-1] == f"{tmp_path / 'a.txt'}: {told}"
     messages.clear()
     read_sentences(tmp_path / "a.txt", encoding="latin-1")
     assert messages == []

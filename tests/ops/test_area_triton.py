@@ -261,9 +261,9 @@ def by_features(
     settings: dict[str, Any] = {"max_area": case.area, "grid": case.grid, "mask": mask, "causal": case.causal, "scale": case.scale}
     settings |= {"key_mode": "features", "key_weights": AreaWeights(*leaves[3:])}
     if kernels:
-        os.environ["REGARD_KERNELS"] = "triton"
-        context = ops.area_attention(*leaves[:3], **settings)
-        del os.environ["REGARD_KERNELS"]
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("REGARD_KERNELS", "triton")
+            context = ops.area_attention(*leaves[:3], **settings)
     else:
         context = reference.area_attention(*leaves[:3], **settings).context
     assert isinstance(context, Tensor)

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 
+from regard import cores
 from regard.cores import torch_threads
 from regard.data.running_text import encode_text
 from regard.tasks.batch_threads import cut_batches, map_batches
@@ -131,10 +132,18 @@ def test_the_threads_that_a_thread_has_set_itself_stay() -> None:
 
 
 def test_without_functions_of_this_thread_torchs_own_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("regard.cores._own_threads", lambda: None)
-    with torch_threads(1):
-        assert torch.get_num_threads() == 1
-    assert torch.get_num_threads() == 2
+    def missing(name: str) -> None:
+        raise OSError(name)
+
+    monkeypatch.setattr("ctypes.CDLL", missing)
+    cores._thread_setters.cache_clear()
+    try:
+        assert cores._thread_setters()[0] is torch.set_num_threads
+        with torch_threads(1):
+            assert torch.get_num_threads() == 1
+        assert torch.get_num_threads() == 2
+    finally:
+        cores._thread_setters.cache_clear()
 
 
 def test_explanations_have_few_threads(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -31,21 +31,21 @@ def refuse_other_encoding(lines: Iterable[bytes], path: str) -> None:
         >>> refuse_other_encoding(["größer".encode()] * 30, "a.txt")
     """
     sample = list(islice(lines, SAMPLE))
-    refuse_wide_characters(sample, path)
+    refuse_binary(sample, path)
     wrong = sum(not _is_utf8(line) for line in sample)
     if wrong >= LEAST and wrong > SHARE * len(sample):
         advice = "save it as UTF-8, such as by iconv -f WINDOWS-1252 -t UTF-8"
         raise DataError(f"{path}: {wrong} of the first {len(sample)} lines are not UTF-8, perhaps Windows-1252; {advice}")
 
 
-def refuse_wide_characters(sample: Sequence[bytes], path: str) -> None:
+def refuse_binary(sample: Sequence[bytes], path: str) -> None:
     """Refuse lines of UTF-16 or UTF-32, or of a zip archive.
 
     Raises:
         DataError: they begin as an archive, or as these do and have a NUL; or more than `NULS` of their bytes are NUL.
 
     Example:
-        >>> refuse_wide_characters(["a b".encode("utf-16-le")], "a.txt")
+        >>> refuse_binary(["a b".encode("utf-16-le")], "a.txt")
         Traceback (most recent call last):
             ...
         regard.errors.DataError: a.txt: is UTF-16, which Windows calls Unicode; save it as UTF-8, such as by iconv -f UTF-16LE -t UTF-8

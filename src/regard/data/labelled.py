@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from regard.data.batching import BatchPlan, plan_batches
-from regard.data.encodings import SAMPLE, all_utf8, refuse_wide_characters
+from regard.data.encodings import SAMPLE, all_utf8, refuse_binary
 from regard.data.labelled_examples import ExampleList, LabelledExample
 from regard.data.lines import stream_bytes, stream_lines, whole_characters
 from regard.data.tables import ENDINGS, as_json, ending_of, find_key, is_csv, names_columns, read_table, refuse_empty, tell_others
@@ -257,7 +257,9 @@ def _read(
         raise DataError(f"{path}: no lines, expected at least one labelled example")
     _tell_header(path, found, names)
     if encoding == "utf-8" and any("\ufffd" in text for example in islice(found, SAMPLE) for text in example.texts):
-        message(f"{path}: not all of it is UTF-8; an old collection may need data.encoding=latin-1", warning=True)
+        message(
+            f"{path}: has characters U+FFFD, as where bytes are not UTF-8; an old collection may need data.encoding=latin-1", warning=True
+        )
     return LabelledFile(str(path), found, 0)
 
 
@@ -276,7 +278,7 @@ def _lines(path: str | Path, encoding: Encoding) -> Iterator[str]:
         return stream_lines(path)
     lines = stream_bytes(path, mark=False)
     sample = list(islice(lines, SAMPLE))
-    refuse_wide_characters(sample, str(path))
+    refuse_binary(sample, str(path))
     if all_utf8(sample) or (sample[:1] and sample[0].startswith(codecs.BOM_UTF8)):
         message(f"{path}: is UTF-8, and read so, despite data.encoding={encoding}", warning=True)
         return stream_lines(path)

@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
-from regard.data.encodings import Validation, refuse_other_encoding, refuse_wide_characters
+from regard.data.encodings import Validation, refuse_binary, refuse_other_encoding
 from regard.errors import DataError, os_reason
 from regard.input_files import is_device, open_input
 from regard.progress import message, stage
@@ -82,7 +82,7 @@ def stream_lines(path: str | Path) -> Iterator[str]:
 class LineDecoder:
     r"""Decodes lines; the first one with invalid UTF-8 causes a warning that names it.
 
-    Invalid bytes become U+FFFD, so no line is lost. Text in UTF-16 is refused (`regard.data.encodings.refuse_wide_characters`).
+    Invalid bytes become U+FFFD, so no line is lost. Text in UTF-16 is refused (`regard.data.encodings.refuse_binary`).
 
     Args:
         name: name of the stream in the warnings; the path of a file, which is reported once per process, however often it is read.
@@ -101,7 +101,7 @@ class LineDecoder:
         number = self._number
         for number, line in enumerate(lines, start=self._number + 1):
             if number == 1:
-                refuse_wide_characters([line], str(self._name))
+                refuse_binary([line], str(self._name))
             try:
                 text = line.decode("utf-8")
             except UnicodeDecodeError:

@@ -97,7 +97,7 @@ def _backward(grad: Tensor, out: Tensor | None, others: list[Tensor], *inputs: A
     query, keys, values, mask, counts, causal, scale = inputs
     assert out is not None
     sums = torch.zeros_like(query, dtype=torch.float32, memory_format=torch.contiguous_format)
-    of_keys, of_values = _room(keys), _room(values)
+    of_keys, of_values = room(keys), room(values)
     for (key, value, seen), (to_key, to_value, _) in zip(
         _split(counts, keys, values, mask), _split(counts, of_keys, of_values, None), strict=True
     ):
@@ -121,18 +121,30 @@ def _plain(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, cou
     return context if tainted is None else context.masked_fill(tainted.unsqueeze(-1), torch.nan)
 
 
-def _shapes(query: Tensor, keys: Tensor, values: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
-    return values.new_empty(*query.shape[:3], values.shape[-1]), query.new_empty(query.shape[:3], dtype=torch.float32)
+def empty_output(query: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+    """Allocate a context and its log-sum-exp, as the Triton kernels write them.
+
+    Example:
+        >>> [part.shape for part in empty_output(torch.ones(2, 3, 5, 7), torch.ones(2, 3, 11, 13))]
+        [torch.Size([2, 3, 5, 13]), torch.Size([2, 3, 5])]
+    """
+    return value.new_empty(*query.shape[:3], value.shape[-1]), query.new_empty(query.shape[:3], dtype=torch.float32)
 
 
-def _room(x: Tensor) -> Tensor:
+def room(x: Tensor) -> Tensor:
+    """Allocate a gradient, likewise.
+
+    Example:
+        >>> room(torch.ones(2, 3).t()).stride()
+        (2, 1)
+    """
     return torch.empty_like(x, memory_format=torch.contiguous_format)
 
 
 _SIZES = Operator(
     "attention_to_sizes",
     "Tensor query, Tensor keys, Tensor values, Tensor? mask, SymInt[] counts, bool causal, float scale",
-    Forms(_forward, _backward, _plain, _shapes, _room, keeps_result=lambda _: True),
+    Forms(_forward, _backward, _plain, lambda query, keys, values, *_: empty_output(query, values), room, keeps_result=lambda _: True),
     results=2,
     gradients=3,
 )

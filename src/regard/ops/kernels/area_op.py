@@ -91,12 +91,12 @@ def _plain(*inputs: Any) -> Tensor:
 
 def _shapes(query: Tensor, key: Tensor, value: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
     if _by_triton(query):
-        return value.new_empty(*query.shape[:3], value.shape[-1]), query.new_empty(query.shape[:3], dtype=torch.float32)
+        return area_features_triton.empty_output(query, value)
     return area_cpu.empty_output(query, value)
 
 
 def _room(x: Tensor) -> Tensor:
-    return torch.empty_like(x, memory_format=torch.contiguous_format) if _by_triton(x) else area_cpu.room(x)
+    return area_features_triton.room(x) if _by_triton(x) else area_cpu.room(x)
 
 
 _AREAS = Operator(
