@@ -248,8 +248,10 @@ def forced(way: str) -> Iterator[None]:
     """Have `regard.ops` compute in one way; "": in its own."""
     if way:
         os.environ["REGARD_KERNELS"] = way
-    yield
-    os.environ.pop("REGARD_KERNELS", None)
+    try:
+        yield
+    finally:
+        os.environ.pop("REGARD_KERNELS", None)
 
 
 def step(stage: Stage) -> None:

@@ -8,6 +8,7 @@ import logging
 import math
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -397,6 +398,21 @@ def test_a_copy_of_the_model_has_areas_of_its_own() -> None:
         for parameter in handle.parameters():
             parameter.zero_()
     assert torch.equal(output(twin, **given), expected)
+
+
+def test_a_model_built_from_the_same_configuration_stays_as_it_is(tmp_path: Path) -> None:
+    plain, given = tiny.bert(), inputs("bert")
+    changed = type(plain)(plain.config).eval()
+    expected = output(plain, **given)
+    handle = hf.enable_area(changed, max_area=3)
+    assert torch.equal(output(plain, **given), expected)
+    plain.save_pretrained(tmp_path)
+    assert "regard" not in (tmp_path / "config.json").read_text()
+    assert {id(module.config) for module in changed.modules() if hasattr(module, "config")}.isdisjoint({id(plain.config)})
+    handle.remove()
+    again = type(plain)(changed.config).eval()
+    again.load_state_dict(plain.state_dict())
+    assert torch.equal(output(again, **given), expected)
 
 
 # ------------------------------------------------------------------------------------------------------------------ images (trap 7)

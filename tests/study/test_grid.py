@@ -337,6 +337,20 @@ def test_other_settings_do_not_mix_with_what_is_there(finished: tuple[StudyConfi
     check_study(more, folder, beside=tmp_path)
 
 
+def test_a_study_goes_on_with_data_that_moved(tmp_path: Path, data: Path) -> None:
+    shutil.copytree(data, tmp_path / "own")
+    study = load_study(written(tmp_path, tmp_path / "own", **ALONE))
+    assert run_study(study, tmp_path / "out", beside=tmp_path, train=train_here) == 0
+    (tmp_path / "own").rename(tmp_path / "moved")
+    moved = load_study(written(tmp_path, tmp_path / "moved", **ALONE))
+    assert run_study(moved, tmp_path / "out", beside=tmp_path, train=lambda *_: pytest.fail("trained again")) == 0
+    with pytest.raises(ConfigError, match=r"done with other settings: data\.source: .*own.* -> .*gone"):
+        check_study(load_study(written(tmp_path, tmp_path / "gone", **ALONE)), tmp_path / "out", beside=tmp_path)
+    shutil.rmtree(tmp_path / "out" / "runs")
+    with pytest.raises(ConfigError, match=r"done with other settings: data\.source: .*own.* -> .*moved"):
+        check_study(moved, tmp_path / "out", beside=tmp_path)
+
+
 def test_runs_do_not_mix_with_those_of_other_training_files(tmp_path: Path, data: Path, messages: list[str]) -> None:
     shutil.copytree(data, tmp_path / "own")
     study = load_study(written(tmp_path, tmp_path / "own", **ALONE))

@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+import copy
 import re
 from collections.abc import Collection
 from pathlib import Path
@@ -36,6 +37,7 @@ from regard.ops.materialized_areas import LEARNED_KEY_MODES
 from regard.strict_json import parse_json
 
 try:
+    from transformers import PreTrainedConfig
     from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
     from transformers.modeling_utils import AttentionInterface
 except ImportError as error:
@@ -177,7 +179,7 @@ def enable_area(
     keeps them; `restore` loads them and the learned weights.
 
     Args:
-        model: a `PreTrainedModel`.
+        model: a `PreTrainedModel`. Its `config` becomes a copy, so that other models built from the same object stay as they are.
         max_area: max length of an area in items; for images the max (height, width) in patches. 1 changes nothing.
         grid: (rows, columns) of an image's patches; None: from the configuration if `max_area` is a pair, otherwise a sequence.
         key_mode: see `regard.ops.area_keys`; "features" is Eq. 9, with learned weights in every layer.
@@ -215,6 +217,7 @@ def enable_area(
         check_family(module)
         areas = _areas(module, max_area, grid, (key_mode, value_mode)) if name in chosen else None
         added[name] = AreaLayer(number, areas, own if areas else (0, 0)).to(model.device)
+    _copy_configurations(model)  # another model may have been built from the same object
     # A model saved with areas already requests them; without them its own attention is the only fallback.
     before = [(config, "eager" if name == AREA else name) for config, name in switch_attention(model, AREA)]
     for name, layer in added.items():
@@ -224,6 +227,15 @@ def enable_area(
     # Saved with the configuration: loading without these areas fails with a message instead of silently using standard attention.
     model.config.attn_implementation = AREA
     return AreaHandle(model, added, before)
+
+
+def _copy_configurations(model: Any) -> None:
+    # Models built from one object share it, and with it the name of their attention function.
+    copies: dict[int, Any] = {}  # shared parts stay shared
+    for module in model.modules():
+        for name, value in list(vars(module).items()):
+            if isinstance(value, PreTrainedConfig):
+                vars(module)[name] = copy.deepcopy(value, copies)
 
 
 def _own_tokens(model: Any, max_area: int | tuple[int, int], class_tokens: int | tuple[int, int] | None) -> tuple[int, int]:

@@ -46,10 +46,12 @@ from regard.study.results import (
     difference,
     failure_file,
     result_file,
+    trained_on,
     was_set_aside,
 )
 from regard.study.training_figures import count_parameters, read_events, training_figures, was_done
 from regard.tasks.language_training import bytes_undefined
+from regard.tasks.run_folder import DATA
 from regard.tasks.table import TASKS
 from regard.tasks.translation_evaluation import check_known_links
 from regard.training import StopSignal, run_lock
@@ -245,7 +247,10 @@ def check_study(study: StudyConfig, folder: Path, *, beside: Path) -> None:
                 done = load_config(folder / CONFIGS / f"{cell.name}.yaml", kind=type(config))
             except ConfigError as error:
                 raise ConfigError(f"{folder}: the run {cell.name} is damaged or of another study; take another folder ({error})") from error
-            if changed := describe_changes(done, config):
+            # Data may have moved; `Outdated` compares the contents of what the run was trained on.
+            known = trained_on(folder / RUNS / cell.name / DATA)
+            moved = tuple(f"data.{name}:" for name in known if Path(str(getattr(config.data, name, None))).is_file())
+            if changed := [item for item in describe_changes(done, config) if not item.startswith(moved)]:
                 weights = "" if training_settings(done) == training_settings(config) else f" and {folder / RUNS / cell.name}"
                 raise ConfigError(
                     f"{folder}: the run {cell.name} was done with other settings: {'; '.join(changed[:5])}; take another folder, or remove "

@@ -70,6 +70,19 @@ def read_result(path: Path, metric: str) -> dict[str, Any]:
     return found
 
 
+def trained_on(path: Path) -> dict[str, str]:
+    """Read the digests of a run's data files, by the key of `data` that names them; empty if the file is missing or damaged.
+
+    Example:
+        >>> trained_on(Path("no-such-file"))
+        {}
+    """
+    try:
+        return dict(parse_json(path.read_bytes()))
+    except (OSError, ValueError, TypeError):
+        return {}
+
+
 UNKNOWN = "results of an earlier version do not say what or how they measured"
 
 
@@ -106,10 +119,7 @@ class TestSets:
 
     def changed(self, config: RunConfig, trained: Path) -> list[str]:
         """Return the training files of a run whose content is another now; none without `trained`, what its folder says of them."""
-        try:
-            known = parse_json(trained.read_bytes())
-        except (OSError, ValueError):
-            return []
+        known = trained_on(trained)
         files = {name: getattr(config.data, name, None) for name in known if name != "images"}
         return [
             path
