@@ -357,8 +357,23 @@ def test_all_at_once_equals_memory_and_attend(score, window):
     attention = build(score, window)
     query, source, lengths = inputs()
     padding = ops.length_mask(lengths, S)
-    direct = attention(query, source, source, mask=padding.unsqueeze(1), position=2, need_weights=True)
-    assert all(torch.equal(one, other) for one, other in zip(direct, read(attention, query, source, lengths, position=2), strict=True))
+    expected = read(attention, query, source, lengths, position=torch.arange(2, 2 + T))
+    for position in (2, torch.arange(2, 2 + T)):
+        direct = attention(query, source, source, mask=padding.unsqueeze(1), position=position, need_weights=True)
+        assert all(torch.equal(one, other) for one, other in zip(direct, expected, strict=True))
+
+
+def test_a_monotonic_window_follows_the_queries():
+    attention, x = Attention(DotScore(), window=MonotonicWindow(1)), torch.randn(1, 5, 4)
+    near = torch.tensor([[abs(t - s) <= 1 for s in range(5)] for t in range(5)])
+    assert torch.equal(attention(x, x, x, need_weights=True).weights[0] > 0, near)
+    seen = attention(x[:, 2:], x, x, causal=True, need_weights=True).weights[0] > 0  # the last query is the last position
+    assert torch.equal(seen, (near & torch.ones(5, 5).tril().bool())[2:])
+    with pytest.raises(ShapeError, match=r"position must be one number or \(T,\) = \(5,\), found \(3,\)"):
+        attention(x, x, x, position=torch.arange(3))
+    for wrong in (-1, 1.5, "1"):
+        with pytest.raises(ConfigError, match="Attention: position must be a whole number of at least 0"):
+            attention(x, x, x, position=wrong)
 
 
 def test_a_source_reaches_to_its_last_allowed_position():

@@ -51,10 +51,10 @@ def test_the_source_is_that_of_the_header_or_as_chosen(tmp_path: Path) -> None:
 
 
 def test_tags_and_line_ends_are_left_out_and_units_without_both_sides_skipped(tmp_path: Path) -> None:
-    tagged = "a <bpt i='1'>&lt;b></bpt>red<ept i='1'>&lt;/b></ept> <hi>dog</hi> &amp;\n  <ph><sub>x</sub></ph> more\u2028"
-    units = [unit(("en", tagged), ("de", "rot")), unit(("en", "alone")), unit(("en", " "), ("de", "leer")), unit(), unit(*ONE)]
+    tagged = "a <bpt i='1'>&lt;b></bpt>red<ept i='1'>&lt;/b></ept> <hi>dog</hi> &amp;\n  <ph><sub>x</sub></ph> 10\u00a0000\u202f;\u2028b"
+    units = [unit(("en", tagged), ("de", "rot")), unit(("en", "alone")), unit(("en", " \u00a0\n"), ("de", "leer")), unit(), unit(*ONE)]
     path = memory(tmp_path / "a.tmx", *units)
-    assert read_pairs(path) == [("a red dog & more", "rot"), ("a dog", "ein Hund")]
+    assert read_pairs(path) == [("a red dog & 10\u00a0000\u202f;\u2028b", "rot"), ("a dog", "ein Hund")]
 
 
 def test_a_file_of_more_languages_needs_a_choice(tmp_path: Path) -> None:

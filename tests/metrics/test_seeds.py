@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -126,15 +127,27 @@ def test_scores_that_never_vary_have_no_interval() -> None:
 
 def test_what_is_no_number_is_refused() -> None:
     good, gap = plain(1.0, 2.0), np.zeros(9)
-    for value in (math.nan, math.inf):
-        with pytest.raises(DataError, match=f"run 2 of the system: expected finite scores, found {value}"):
+    for value in (math.nan, math.inf, 1e141):  # the square of the last is infinite
+        with pytest.raises(DataError, match=re.escape(f"run 2 of the system: expected finite scores up to 1e+140, found {value}")):
             compare_seeds(plain(1.0, value), good)
-        with pytest.raises(DataError, match="run 1 of the baseline: expected finite scores"):
+        with pytest.raises(DataError, match="run 1 of the baseline: expected finite scores up to"):
             compare_seeds([RunScore(1.0, gap)] * 2, [RunScore(2.0, gap + value), RunScore(2.0, gap)])
     with pytest.raises(DataError, match="mean without test item 2: nan, expected a finite number"):
         run_score("mean", np.array([[0.0, 0.0], [5.0, 1.0], [0.0, 0.0]]))
     with pytest.raises(DataError, match=r"level 1\.0: expected a chance between 0 and 1"):
         compare_seeds(good, good).tolerated(1.0)
+
+
+def test_the_figures_of_the_largest_scores_are_finite() -> None:
+    items = np.random.default_rng(1).standard_normal(50) * 1e139
+    for runs in (1, 2):
+        found = compare_seeds([RunScore(9e139, items)] * runs, [RunScore(1e139, -items)] * runs)
+        assert 0 < found.p_value < 0.05
+        assert np.isfinite(found.interval or math.nan).all()
+        assert found.tolerated() if runs == 1 else found.seeds_needed()
+    diverged = np.stack([np.full(5, 355.0), np.ones(5)], 1)  # e^355 is finite, its square is not
+    with pytest.raises(DataError, match=r"perplexity without test item 1: .*e\+154, expected a finite number up to 1e\+140"):
+        run_score("perplexity", diverged)
 
 
 def test_few_items_do_not_make_a_small_p_value() -> None:

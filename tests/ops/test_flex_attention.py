@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import subprocess
 import sys
 import warnings
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -349,6 +351,14 @@ def test_a_scale_that_does_not_fit_is_refused(scale: Tensor, message: str) -> No
         ops.attention(*heads(), scale=scale)
     with pytest.raises(ShapeError, match="temperature that is a tensor must hold one number"):
         ops.area_attention(*heads(), max_area=2, temperature=torch.ones(2))
+
+
+@pytest.mark.parametrize("scale", [math.nan, math.inf])
+def test_a_scale_that_is_not_finite_is_refused(scale: float) -> None:
+    # Of scores that are NaN the context was 0, as of an empty row.
+    for call in (ops.attention, partial(ops.area_attention, max_area=2)):
+        with pytest.raises(ConfigError, match="attention: scale must be finite, found"):
+            call(*heads(), scale=scale)
 
 
 @pytest.mark.parametrize(

@@ -150,9 +150,7 @@ def test_variants_of_the_same_trainings_are_compared_seed_by_seed(tmp_path: Path
         assert marked == [equal, equal]
         [alone] = build_report(study.model_copy(update={"seeds": (1,)}), tmp_path).findings
         assert (alone.paired, alone.over) == (equal, "items")
-        assert (
-            "it is chance if differences of paired seeds have a standard deviation above" in alone.sentence("accuracy", data="a")
-        ) == equal
+        assert ("not shown if differences of paired seeds have a standard deviation above" in alone.sentence("accuracy", data="a")) == equal
     put(tmp_path, "classification", "a", "good", 3, right(1403, 2000))  # trained anew
     [row] = build_report(study, tmp_path, samples=1000).findings
     assert (row.paired, row.gain) == (False, pytest.approx(5.1))
@@ -191,7 +189,7 @@ def test_what_test_items_make_certain_does_not_hold_where_seeds_differ(tmp_path:
     assert alone.needed is None
     tolerated = f"{alone.tolerated:.2f}"
     assert alone.sentence("accuracy", data="a").endswith(
-        f"corrected p < 0.001 over test items alone; it is chance if seeds have a standard deviation above {tolerated} accuracy."
+        f"corrected p < 0.001 over test items alone; not shown if seeds have a standard deviation above {tolerated} accuracy."
     )
 
 
@@ -209,7 +207,7 @@ def test_without_scores_of_test_items_there_is_no_verdict(tmp_path: Path, seeds:
     assert (row.verdict, row.p_value, row.corrected, row.runs) == ("no verdict", None, None, len(seeds))
     assert row.gain == pytest.approx(30 + sum(seeds) / len(seeds))
     [line] = conclusions(report)
-    assert line.endswith("; the scores of the test items are missing.")
+    assert line.endswith("; it needs the scores of at least two test items.")
     assert (interval or "[") in line if interval else "[" not in line
     assert report.rows[1].p_value is None
     assert (findings(report) or ([], [[]]))[1][0][-3:] == [str(len(seeds)), "", "no verdict"]

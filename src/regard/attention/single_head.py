@@ -17,7 +17,7 @@ from regard.errors import ConfigError, ShapeError
 from regard.ops.masks import check_key_mask, check_mask
 from regard.ops.nonfinite import finite_rows
 from regard.ops.sparsemax import Normalizer
-from regard.ops.tensor_checks import check_states
+from regard.ops.tensor_checks import check_count, check_states
 
 
 class Attention(nn.Module):
@@ -190,7 +190,7 @@ class Attention(nn.Module):
         key_mask: Tensor | None = None,
         mask: Tensor | None = None,
         causal: bool = False,
-        position: int | Tensor = 0,
+        position: int | Tensor | None = None,
         need_weights: NeedWeights = False,
         soft: Tensor | None = None,
     ) -> AttentionOutput | HardOutput:
@@ -199,12 +199,19 @@ class Attention(nn.Module):
         Both masks are bool, True = may attend: `key_mask` (B, S) hides padding, `mask`, (S,) or (B, T, S) with any axis 1 for all, hides
         pairs of query and key. `causal` hides later positions, too, aligned so that the last query attends to all. Positions that no query
         may attend to are padding, also those of `mask`: a `PredictiveWindow` counts them out of the source's length, where `attend` takes
-        the length of its memory. Other arguments, results and errors as in `attend`.
+        the length of its memory. `position` is that of the first query, or (T,); None: 0, or with `causal` that of the last query is S - 1.
+        Other arguments, results and errors as in `attend`.
         """
         # Otherwise a query (B, Dq) would be read as B queries to each of B examples.
         query_dim, key_dim = input_dims(self.score)
         for name, states, length, size in (("query", query, "T", query_dim), ("key", key, "S", key_dim), ("value", value, "S", "Dv")):
             check_states("Attention", name, states, length, size)
+        if not isinstance(position, Tensor):
+            if position is None:
+                position = key.shape[1] - query.shape[1] if causal else 0
+            else:
+                check_count("Attention", "position", position)
+            position = torch.arange(position, position + query.shape[1], device=query.device)
         if mask is not None:
             check_mask(mask, (*query.shape[:2], key.shape[1]), "Attention", key_mask=True)
             mask = mask[(None,) * (3 - mask.dim())]

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from regard import ops
 from regard.constructor_checks import Count, Size, checked
+from regard.errors import ShapeError
 
 
 class MonotonicWindow(nn.Module):
@@ -36,8 +37,15 @@ class MonotonicWindow(nn.Module):
     def forward(
         self, query: Tensor, lengths: Tensor, size: int, position: int | Tensor, *, places: Tensor | None = None
     ) -> tuple[Tensor, None]:
-        """Open [t - D, t + D]; `position` is one target position for all T queries, or (T,)."""
-        center = torch.as_tensor(position, device=query.device).expand(query.shape[:2])
+        """Open [t - D, t + D]; `position` is one target position for all T queries, or (T,).
+
+        Raises:
+            ShapeError: it has another shape.
+        """
+        center = torch.as_tensor(position, device=query.device)
+        if center.shape not in ((), query.shape[1:2]):
+            raise ShapeError(f"MonotonicWindow: position must be one number or (T,) = ({query.shape[1]},), found {tuple(center.shape)}")
+        center = center.expand(query.shape[:2])
         return ops.window_mask(center, size, self.radius), None
 
     def extra_repr(self) -> str:

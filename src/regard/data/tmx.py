@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from xml.parsers import expat
 
 from regard.data.language_tags import is_of, several_scripts
-from regard.data.lines import single_line, stream_chunks
+from regard.data.lines import stream_chunks
 from regard.data.tables import spelled
 from regard.errors import DataError, counted, listed, shown
 from regard.progress import message
 
 # Elements in a segment that hold codes of the document's format instead of text.
 CODES = frozenset(("bpt", "ept", "ph", "it", "ut"))
+SPACES = re.compile(r"[ \t\r\n]+")  # others, such as no-break spaces, are text
 Languages = Sequence[str]
 """Source and target language, such as ("en", "pt-BR")."""
 
@@ -166,7 +168,8 @@ class _Reader:
         if name == "seg" and self._text is not None:
             if self._language:
                 self.repeated += self._language in self._unit
-                self._unit.setdefault(self._language, " ".join(single_line("".join(self._text)).split()))
+                text = SPACES.sub(" ", "".join(self._text)).strip(" ")
+                self._unit.setdefault(self._language, text if text.strip() else "")
                 self.languages.add(self._language)
             self._text = None
         elif name == "tu":

@@ -34,7 +34,8 @@ class Score:
     def __str__(self) -> str:
         percent = " %" if self.unit == "%" else ""
         digits = 4 if self.unit in ("0-1", "0-10") else 2
-        return f"{self.name} {self.value:.{digits}f}{percent} [{self.signature}]"
+        form = f".{digits}f" if abs(self.value) < 1e9 else ".4g"  # a perplexity has no bound
+        return f"{self.name} {self.value:{form}}{percent} [{self.signature}]"
 
 
 def check_parallel(hypotheses: Sequence[str], references: Sequence[str]) -> None:

@@ -18,6 +18,8 @@ LEVEL = 0.05
 """A difference is more than chance where its p-value is below; intervals hold 1 - `LEVEL`."""
 MAX_SEEDS = 1000
 """More seeds than that are not looked for."""
+LARGEST = 1e140
+"""Of a score or an influence; the squares of larger ones are no finite numbers."""
 DRAWS_TO_PLAN = 20_000
 MANY_ITEMS = 100
 """From that many test items on, their mean counts as normal."""
@@ -48,7 +50,7 @@ def run_score(metric: str, counts: np.ndarray) -> RunScore:
         counts: (N, D) counts per item.
 
     Raises:
-        DataError: fewer than two items, a score that is no finite number (without some item, too), or an unknown metric.
+        DataError: fewer than two items, a score that is no finite number or above `LARGEST` (without some item, too), or an unknown metric.
 
     Example:
         >>> run_score("mean", np.array([[1.0, 1.0], [0.0, 1.0], [0.0, 1.0], [1.0, 1.0]])).score
@@ -65,9 +67,9 @@ def run_score(metric: str, counts: np.ndarray) -> RunScore:
             left_out = np.exp(without[:, 0] / without[:, 1])
         else:
             left_out = np.array([score_of_counts(metric, row) for row in without])
-    if not np.isfinite(left_out).all():
-        item = int(np.argmin(np.isfinite(left_out)))
-        raise DataError(f"{metric} without test item {item + 1}: {left_out[item]}, expected a finite number")
+    if not (fit := _fit(left_out)).all():
+        item = int(np.argmin(fit))
+        raise DataError(f"{metric} without test item {item + 1}: {left_out[item]:.4g}, expected a finite number up to {LARGEST:.0g}")
     return RunScore(score_of_counts(metric, total), (len(counts) - 1) * (left_out.mean() - left_out))
 
 
@@ -194,8 +196,8 @@ def compare_seeds(
         seed: seed of NumPy's default generator, 0 or more.
 
     Raises:
-        DataError: no run, unequal numbers of runs or items, a score or influence that is no finite number, or a single run without item
-            scores.
+        DataError: no run, unequal numbers of runs or items, a score or influence that is no finite number or above `LARGEST`, or a single
+            run without item scores.
 
     Example:
         >>> good, bad = ([run_score("mean", np.array([[value, 1.0]] * 9)) for value in values] for values in ((7, 8, 9), (1, 2, 3)))
@@ -211,8 +213,9 @@ def compare_seeds(
         raise DataError(f"{len(systems)} runs of the system, {len(baselines)} of the baseline: as many of both are expected")
     for side, runs_of in (("system", systems), ("baseline", baselines)):
         for number, run in enumerate(runs_of, start=1):
-            if not math.isfinite(run.score) or not (run.influence is None or np.isfinite(run.influence).all()):
-                raise DataError(f"run {number} of the {side}: expected finite scores, found {run.score} of the test set, and of the items")
+            if not _fit(np.array(run.score)) or not (run.influence is None or _fit(run.influence).all()):
+                found = f"found {run.score:.4g} of the test set, and of the items"
+                raise DataError(f"run {number} of the {side}: expected finite scores up to {LARGEST:.0g}, {found}")
     sides = [_differences(systems, baselines)] if paired else [systems, baselines]
     scores, runs = [np.array([run.score for run in side]) for side in sides], tuple(map(len, sides))
     difference = float(scores[0].mean()) - sum(float(of.mean()) for of in scores[1:])
@@ -234,6 +237,10 @@ def compare_seeds(
     error = None if of_items is None else math.sqrt(of_items)
     interval = (difference - reach, difference + reach) if reach else None
     return SeedComparison(difference, interval, p_value, runs, spreads, error, items)
+
+
+def _fit(values: np.ndarray) -> np.ndarray:
+    return np.abs(values) < LARGEST  # false for NaN
 
 
 def _differences(systems: Sequence[RunScore], baselines: Sequence[RunScore]) -> list[RunScore]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import math
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from numbers import Integral, Real
@@ -320,6 +321,7 @@ def with_learned_scale(operation: str, query: Tensor, scale: float | Tensor) -> 
         The queries, and the remaining scale of the scores.
 
     Raises:
+        ConfigError: a number that is not finite.
         ShapeError: the tensor does not broadcast.
 
     Example:
@@ -327,6 +329,8 @@ def with_learned_scale(operation: str, query: Tensor, scale: float | Tensor) -> 
         (tensor([3., 3.]), 1.0)
     """
     if not isinstance(scale, Tensor):
+        if isinstance(scale, Real) and not math.isfinite(scale):
+            raise ConfigError(f"{operation}: scale must be finite, found {scale!r}")
         return query, scale
     wanted = (1, *reversed(query.shape[:-1]))
     if scale.dim() > query.dim() or any(one not in (1, size) for one, size in zip(reversed(scale.shape), wanted, strict=False)):

@@ -60,8 +60,8 @@ class Finding(NamedTuple):
         """The result in words.
 
         "holds" or "the opposite holds": from three seeds on, over seeds and test items. "suggests" or "suggests the opposite": two seeds,
-        or one, over test items alone. "not shown": a corrected p-value of 0.05 or more. "no verdict": the scores of the test items are
-        missing. "not tested": no run.
+        or one, over test items alone. "not shown": a corrected p-value of 0.05 or more. "no verdict": the scores of at least two test items
+        are missing. "not tested": no run.
         """
         if self.gain is None:
             return "not tested"
@@ -91,14 +91,14 @@ class Finding(NamedTuple):
             start += " [{:{form}}, {:{form}}]".format(*self.interval, form=form)
         if self.corrected is None:
             over = f" over seeds alone{', paired' if self.paired else ''}"
-            return f"{start}{'' if self.interval is None else over}; the scores of the test items are missing."
+            return f"{start}{'' if self.interval is None else over}; it needs the scores of at least two test items."
         start += f", corrected p {p_text(self.corrected)} over {'test items alone' if self.over == 'items' else self.over}"
         start += ", paired by seed" if self.paired and self.over != "items" else ""
         if self.over == "items":
             if self.corrected >= LEVEL or self.tolerated is None:
                 return f"{start}."
             spread = "differences of paired seeds" if self.paired else "seeds"
-            return f"{start}; it is chance if {spread} have a standard deviation above {self.tolerated:.{decimals}f} {metric}."
+            return f"{start}; not shown if {spread} have a standard deviation above {self.tolerated:.{decimals}f} {metric}."
         if self.interval == (0.0, 0.0):
             return f"{start}; all test items score the same, as where nothing is learned."
         if self.corrected < LEVEL or not self.gain:

@@ -133,7 +133,7 @@ def run_study(
                 if error := answer.get("error"):
                     failed.append(name)
                     write_files({failure_file(folder, cells[name]): f"{error}\n".encode()})
-                    progress.message(f"{name}: {error}")
+                    progress.message(f"{name}: {error}", warning=True)
                 else:
                     table.advance(name)
                 if on_result is not None and any(result_file(folder, cell).exists() for cell in study_cells(study)):

@@ -41,8 +41,8 @@ from regard.viewer import AttentionRecord
 
 # Test examples for attention figures: the mean of a few hundred rows is close to that of all.
 MAX_ATTENTION_EXAMPLES = 64
-# The exponential of more is no finite number.
-MOST_NATS = 700
+# Far above the logarithm of any vocabulary's size, which is the loss of a model that has learned nothing.
+MOST_NATS = 50
 
 
 class RunMeasures(NamedTuple):
@@ -228,7 +228,7 @@ def _language(run: Path, test: Mapping[str, str], metric: str) -> RunMeasures:
     used = f"lines:{len(lines)}|text:{opened.config.data.context}"
     loss = sums[0] / sums[1]
     if not loss < MOST_NATS:
-        raise DataError(f"{run}: {loss:.4g} nats per token on {test['text']}: no finite perplexity; the training has diverged")
+        raise DataError(f"{run}: {loss:.4g} nats per token on {test['text']}, over {MOST_NATS}; the training has diverged")
     scores = [Score("perplexity", math.exp(loss), "per token", used)]
     text = encode_text(lines, opened.vocabulary)
     if not text.undefined:
