@@ -111,6 +111,13 @@ def test_a_memory_trains_and_evaluates_and_another_direction_is_another_run(call
     assert answer.code == 0, answer.err
     assert answer.out.decode("utf-8").splitlines()[0].startswith(f'{{"source": "{TEXTS[0].upper()}", "target": "{TEXTS[0]}"')
     assert call("evaluate", tmp_path / "run", "--source", path).code == 0
+    (tmp_path / "other.csv").write_text("German,English\n" + "".join(f"{text.upper()},{text}\n" for text in TEXTS))
+    for command in (["evaluate"], ["score"], ["align"], ["shortlist"], ["explain", "--method", "weights"]):
+        given = [command[0], tmp_path / "run", *command[1:], "--source", tmp_path / "other.csv"]
+        answer = call(*given)
+        assert answer.code == 2
+        assert "data.languages=[A, B] takes columns A and B (with a trained run: --languages A B)" in answer.err
+        assert call(*given, "--languages", "German", "English").code == 0, command
     answer = call("train", "translation", "--source", path, "--out", tmp_path / "run", "data.languages=[en, de]", *options)
     assert answer.code != 0
     assert "data.languages" in answer.err
@@ -151,7 +158,7 @@ def test_what_is_left_out_is_told_and_two_scripts_need_a_choice(tmp_path: Path) 
         f"{tmp_path / 'a.tmx'}: left out 1 unit without a text in both languages and 2 further texts of a unit in one language"
     ]
     chinese = memory(unit(("en", "a"), ("zh-Hant", "b"), ("zh-Hans", "c")))
-    with pytest.raises(DataError, match=r"has zh-hans, zh-hant, which are two scripts; name one of them in data\.languages"):
+    with pytest.raises(DataError, match=r"has zh-hans, zh-hant, which are two scripts; name one: data\.languages"):
         read_pairs(chinese, languages=("en", "zh"))
     with pytest.raises(DataError, match="two scripts"):
         read_pairs(memory(unit(("en", "a"), ("zh-Hant", "b")), unit(("en", "a"), ("zh-Hans", "c"))), languages=("en", "zh"))

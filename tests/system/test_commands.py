@@ -194,6 +194,17 @@ def test_the_figures_of_evaluate_are_sacrebleus(call, runs):
     assert 0 < report["against"]["p_value"] <= 1
 
 
+def test_the_baseline_of_a_run_itself_has_its_own_settings(call, runs):
+    words = ["evaluate", runs / "character", "--source", runs / "test.source", "--tokenize", "char", "--target"]
+    assert call(*words, runs / "test.target", "--output", "own").code == 0
+    answer = call(*words, "own", "--max-length", 1, "--baseline", runs / "character", "--json", "scores.json")
+    assert answer.code == 0, answer.err
+    against = json.loads(Path("scores.json").read_text())["against"]
+    assert against["run"] == f"{runs / 'character'} with its own decoding settings"
+    assert against["bleu"] == pytest.approx(100)
+    assert against["difference"] < 0
+
+
 @pytest.mark.parametrize("name", ["a.html", "a.json", "a.png", "a.svg", "a.pdf"])
 def test_an_alignment_can_be_kept_in_each_form(call, runs, name):
     assert call("view", runs / "character", "--text", "a b c", "-o", name).code == 0
@@ -206,6 +217,19 @@ def test_a_given_translation_can_be_looked_at(call, runs):
     answer = call("view", runs / "character", "--text", "a b", "--target", "b a")
     assert answer.code == 0
     assert [line.split()[0] for line in answer.out.decode().splitlines()[1:5]] == ["b", "\u2423", "a", "</s>"]
+
+
+def test_a_given_translation_can_be_explained(call, runs):
+    run = runs / "character"
+    answer = call("explain", run, "--text", "a b", "--target", "b a")
+    assert answer.code == 0, answer.err
+    Path("a.source").write_text("a b\n")
+    Path("a.target").write_text("b a\n")
+    assert call("explain", run, "--source", "a.source", "--target", "a.target").out == answer.out  # by the same method
+    assert b"leave-one-out" in answer.out
+    answer = call("explain", run, "--text", "a b", "--text", "b", "--target", "b a")
+    assert answer.code == 2
+    assert "--target: goes with one --text and a run of the task translation" in answer.err
 
 
 def test_the_same_command_goes_on_and_other_settings_are_refused(call, runs):

@@ -17,7 +17,17 @@ import pytest
 from regard.config import DecodingConfig, TranslationConfig, dump_config
 from regard.errors import CheckpointError
 from regard.tasks import Translator, run_folder, train_translation, translation_training
-from regard.tasks.confidence import FILE, MIN_PAIRS, Calibration, calibrate, figures, read_calibration, rising_curve, write_calibration
+from regard.tasks.confidence import (
+    FEATURES,
+    FILE,
+    MIN_PAIRS,
+    Calibration,
+    calibrate,
+    figures,
+    read_calibration,
+    rising_curve,
+    write_calibration,
+)
 from regard.tasks.confidence_training import calibrate_on, observed
 from regard.tasks.run_folder import change_decoding, read_config
 from tests.serve.driver import Site
@@ -53,6 +63,19 @@ def test_a_curve_rises_and_keeps_the_mean() -> None:
     assert all(low < high and a < b for (low, a), (high, b) in itertools.pairwise(curve))
     assert 3 < len(curve) < 60
     assert rising_curve(-places, np.ones(101)) == [(-50.0, 1.0)]
+    steps = rising_curve(places, places, 20)
+    assert (steps[0], steps[1], steps[-2], steps[-1]) == ((9.5, 9.5), (20.0, 20.0), (80.0, 80.0), (90.5, 90.5))
+    assert rising_curve(places[:30], places[:30], 20) == [(14.5, 14.5)]
+
+
+def test_one_sentence_does_not_decide_for_all_sure_ones() -> None:
+    rows = np.zeros((200, len(FEATURES)))
+    rows[:, 0] = np.linspace(-2, -0.1, 200)
+    scores = 60 + 10 * rows[:, 0]
+    scores[-1] = 100.0
+    found = calibrate(rows, scores)
+    rows[:, 0] = 0.0  # surer than all
+    assert 58 < found.expect_all(rows[:1])[0] < 62
 
 
 def test_a_run_says_it_with_each_translation_and_a_blank_line_has_none(tmp_path: Path) -> None:

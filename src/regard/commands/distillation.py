@@ -13,14 +13,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from regard.commands.options import BatchSize, Beam, Cpus, DecodingPrecision, EnsembleRuns, Gpus, On, RunFolder, Workers
+from regard.commands.options import BatchSize, Beam, Cpus, DecodingPrecision, EnsembleRuns, Gpus, Languages, On, RunFolder, Workers
 from regard.commands.terminal import write_line, write_message
 from regard.errors import ConfigError, DataError, counted
 from regard.input_files import folder_names
 from regard.progress import stage
 
 if TYPE_CHECKING:
-    from regard.data.tmx import Languages
     from regard.metrics.alignment import Links
 
 commands = typer.Typer()
@@ -35,6 +34,7 @@ def shortlist(
     run: RunFolder,
     source: Annotated[Path, typer.Option(help="sources to learn from, such as the training text, or a .jsonl, .tsv or .csv file of pairs")],
     target: Annotated[Path | None, typer.Option(help="targets, line by line with the sources")] = None,
+    languages: Languages = None,
     links: Annotated[Path | None, typer.Option(help="word links of the pairs; default: those of the run's attention")] = None,
     candidates: Annotated[int, typer.Option(min=1, help="target tokens per source token")] = 50,
     frequent: Annotated[int, typer.Option(min=0, help="most frequent target tokens, for every sentence")] = 100,
@@ -55,7 +55,7 @@ def shortlist(
         raise ConfigError(f"--links FILE: needed, because {run} has no attention over the source to link words by")
     apart: list[tuple[str, str]] = []
     with stage("Counting linked words", unit="pairs") as counting:
-        for pairs, own in _blocks(source, target, links, opened.config.data.languages):
+        for pairs, own in _blocks(source, target, links, languages or opened.config.data.languages):
             kept = [number for number in range(len(pairs)) if number % _APART != _APART - 1]
             apart += pairs[_APART - 1 :: _APART]
             counts.add([pairs[number] for number in kept], None if own is None else [own[number] for number in kept])
@@ -75,7 +75,7 @@ def shortlist(
 
 
 def _blocks(
-    source: Path, target: Path | None, links: Path | None, languages: Languages | None
+    source: Path, target: Path | None, links: Path | None, languages: tuple[str, str] | None
 ) -> Iterator[tuple[list[tuple[str, str]], list[Links] | None]]:
     from regard.data.lines import stream_lines
     from regard.data.link_lines import parse_links

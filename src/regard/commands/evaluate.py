@@ -16,6 +16,7 @@ from regard.commands.options import (
     Beam,
     BleuTokens,
     EnsembleRuns,
+    Languages,
     LengthPenalty,
     LinkUnit,
     MaxLength,
@@ -39,6 +40,7 @@ OPTIONS = {
         "--source",
         "--target",
         "--second-source",
+        "--languages",
         "--images",
         "--ensemble",
         "--baseline",
@@ -68,8 +70,12 @@ def evaluate(
     ] = None,
     target: Annotated[str | None, typer.Option(help="translation: references")] = None,
     second_source: Annotated[str | None, typer.Option(help="translation: second inputs, for a model that reads two")] = None,
+    languages: Languages = None,
     others: EnsembleRuns = None,
-    baseline: Annotated[Path | None, typer.Option(help="another run: is the difference in BLEU, or in accuracy, significant?")] = None,
+    baseline: Annotated[
+        Path | None,
+        typer.Option(help="another run, decoded with the same options, or this one without them: is the difference significant?"),
+    ] = None,
     links: Annotated[
         Path | None, typer.Option(help="translation: known alignments, lines of 3-4 (sure) and 3?4 (possible), source-target from 0")
     ] = None,
@@ -113,7 +119,7 @@ def evaluate(
     search: dict[str, Any] = {"--beam-size": beam_size, "--length-penalty": length_penalty, "--max-length": max_length}
     search |= {"--batch-size": batch_size, "--precision": precision}
     given: dict[str, Any] = {"--source": source, "--target": target, "--ensemble": others, "--baseline": baseline, "--links": links}
-    given |= {"--second-source": second_source, "--link-unit": link_unit, "--tokenize": tokenize}
+    given |= {"--second-source": second_source, "--languages": languages, "--link-unit": link_unit, "--tokenize": tokenize}
     given |= {"--captions": captions, "--images": images, "--split": split, "--features": features}
     given |= {"--regions": regions, "--frequencies": frequencies, "--frequencies-split": frequencies_split, "--meteor": meteor}
     given |= {"--examples": examples, "--text": text, "--output": output, **search}
@@ -196,7 +202,7 @@ def _translation(run: Path, given: Mapping[str, Any]) -> tuple[dict[str, Any], l
         given["--target"],
         given["--second-source"],
         columns=sorted(columns),
-        languages=translator.run.config.data.languages,
+        languages=given["--languages"] or translator.run.config.data.languages,
     )
     for opened in filter(None, (translator, other)):
         check_inputs(opened.run, [line for line, _ in pairs], given["--source"], given["--second-source"])
@@ -212,12 +218,13 @@ def _translation(run: Path, given: Mapping[str, Any]) -> tuple[dict[str, Any], l
         **evaluation.to_json(),
     }
     if other is not None:
-        search = usable_decoding(other.run, **_changes(given))
+        alone = baseline.samefile(run)  # what do these options cost?
+        search = usable_decoding(other.run, **({} if alone else _changes(given)))
         with progress.stage(f"Evaluating the baseline {baseline}"):
             outputs = [item.text for item in other.translate([pair[0] for pair in pairs], decoding=search)]
         other.run.vocabularies.tell_missing_images()
         found = paired_bootstrap(evaluation.outputs, outputs, [pair[1] for pair in pairs], tokenize=tokenize)
-        report["against"] = describe_comparison(found, str(baseline), write_line)
+        report["against"] = describe_comparison(found, f"{baseline}{' with its own decoding settings' * alone}", write_line)
     return report, evaluation.outputs
 
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from regard.commands.options import ImageFolder, LinkUnit, RunFolder, named_files, refuse, refuse_overwriting
+from regard.commands.options import ImageFolder, Languages, LinkUnit, RunFolder, named_files, refuse, refuse_overwriting
 from regard.commands.terminal import write_line
 from regard.errors import ConfigError, counted
 from regard.strict_json import dump_json
@@ -33,15 +33,16 @@ def explain(
         list[str] | None, typer.Option(help="a sentence, or two inputs with a tab between them; may be repeated (not for captioners)")
     ] = None,
     examples: Annotated[Path | None, typer.Option(help="labelled examples, lines of text, or captions beside their images")] = None,
-    source: Annotated[
-        Path | None, typer.Option(help="translation, with --method: sources, or pairs in one .tsv, .csv or .jsonl file")
-    ] = None,
+    source: Annotated[Path | None, typer.Option(help="translation: sources, or pairs in one .tsv, .csv or .jsonl file")] = None,
     second_source: Annotated[Path | None, typer.Option(help="second inputs, line by line with the sources")] = None,
     images: ImageFolder = None,
-    target: Annotated[Path | None, typer.Option(help="targets, line by line with the sources; without, the run's own")] = None,
+    target: Annotated[
+        str | None, typer.Option(help="file of targets, line by line with the sources; with --text: the target; without, the run's own")
+    ] = None,
+    languages: Languages = None,
     method: Annotated[
         list[str] | None,
-        typer.Option(help=f"{', '.join(METHOD_NAMES)}; may be repeated; or all; with --text: {DEFAULT}"),
+        typer.Option(help=f"{', '.join(METHOD_NAMES)}; may be repeated; or all; with --text and --source: {DEFAULT}"),
     ] = None,
     faithfulness: Annotated[
         Path | None, typer.Option(help="with --method: measure on these examples how faithful the methods are, instead of showing them")
@@ -67,20 +68,27 @@ def explain(
 ) -> None:
     """Explain the outputs of a run.
 
-    With --text: which inputs an output depends on. With --method: by one method or all of them, and with --faithfulness how faithful each
-    is to the model. Without: a classifier by its attention, that is the most attended words of each label, the overlap of the hops, and
-    whether the attended words decide the label.
+    With --text or --source: which inputs an output depends on. With --method: by one method or all of them, and with --faithfulness how
+    faithful each is to the model. Without: a classifier by its attention, that is the most attended words of each label, the overlap of
+    the hops, and whether the attended words decide the label.
     """
-    read = [run, examples, source, second_source, target, faithfulness, links, regions]
+    read = [run, examples, source, second_source, None if text else target, faithfulness, links, regions]
     refuse_overwriting({"--json": json_file, "--output": output}, read, named=named_files(second_source, images))
     seconds: dict[str, Path | None] = {"--second-source": second_source, "--images": images}
     if text is not None:
-        others = {"--examples": examples, "--source": source, "--faithfulness": faithfulness, "--target": target, "--regions": regions}
+        others = {
+            "--examples": examples,
+            "--source": source,
+            "--faithfulness": faithfulness,
+            "--languages": languages,
+            "--regions": regions,
+        }
         refuse({**others, **seconds, "--links": links, "--outputs": outputs}, "not with --text")
+    if text is not None or (source is not None and faithfulness is None):
         method = method or [DEFAULT]
     if not method:
         given = {"--source": source, **seconds, "--target": target, "--faithfulness": faithfulness, "--links": links, "--regions": regions}
-        refuse({**given, "--outputs": outputs}, "goes with --method NAME, or --method all")
+        refuse({**given, "--languages": languages, "--outputs": outputs}, "goes with --method NAME, or --method all")
         if examples is None:
             raise ConfigError("explain: give --text SENTENCE, or --examples FILE of labelled examples, or --method and files")
         _explain_labels(run, examples, (max_words or MAX_WORDS, random_draws or RANDOM_DRAWS, seed), json_file, output)
@@ -92,18 +100,19 @@ def explain(
     from regard.tasks.explained_examples import batches_of_run, batches_of_texts
 
     if text is not None:
-        _explain(run, batches_of_texts(run, text), (method, methods), json_file)
+        _explain(run, batches_of_texts(run, text, target=target), (method, methods), json_file)
         return
     if faithfulness is None:
         refuse({"--links": links, "--regions": regions, "--outputs": outputs}, "goes with --faithfulness FILE")
-        found = batches_of_run(run, _only_one(examples, source), target=target, second=second_source, images=images)
+        found = batches_of_run(run, _only_one(examples, source), target=target, second=second_source, images=images, languages=languages)
         _explain(run, found, (method, methods), json_file)
         return
     refuse({"--examples": examples, "--source": source}, "not with --faithfulness, which names the examples")
     from regard.tasks.method_faithfulness import describe_table, measure_methods
     from regard.tasks.translation_evaluation import read_links
 
-    batches = batches_of_run(run, faithfulness, target=target, second=second_source, images=images, regions=regions)
+    files = {"target": target, "second": second_source, "images": images, "regions": regions}
+    batches = batches_of_run(run, faithfulness, **files, languages=languages)
     known = None if links is None else read_links(links, link_unit)
     table = measure_methods(batches, methods, links=known, outputs=outputs or OUTPUTS, seed=seed)
     _refuse_undefined(method, [each.refused for each in table.methods if each.refused])

@@ -50,6 +50,10 @@ EnsembleRuns = Annotated[
     list[Path] | None,
     typer.Option("--ensemble", metavar="RUN", help="average the probabilities with those of another run; may be repeated"),
 ]
+Languages = Annotated[
+    tuple[str, str] | None,
+    typer.Option(metavar="A B", help="translation: columns, keys or TMX languages of source and target; default: those of the run"),
+]
 Precision = Annotated[DecodingPrecision | None, typer.Option(help="precision of matrix products; bfloat16 and int8 change some outputs")]
 LengthPenalty = Annotated[float | None, typer.Option(min=0.0, help="alpha: scores are divided by ((5 + length) / 6) ** alpha")]
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 import typer
 
 from regard import progress
-from regard.commands.options import BatchSize, EnsembleRuns, ImageFolder, LinkUnit, RunFolder, refuse
+from regard.commands.options import BatchSize, EnsembleRuns, ImageFolder, Languages, LinkUnit, RunFolder, refuse
 from regard.commands.streaming import SECOND, InputItem, answer_lines, complete_reader, input_chunks, text_reader
 from regard.commands.terminal import write_message
 from regard.errors import ConfigError, counted
@@ -47,6 +47,7 @@ def score(
     run: RunFolder,
     source: Source = None,
     target: Target = None,
+    languages: Languages = None,
     images: ImageFolder = None,
     others: EnsembleRuns = None,
     batch_size: BatchSize = None,
@@ -64,12 +65,12 @@ def score(
 
     task = run_task(run)
     if task == "translation":
-        _score_pairs(run, (source, target, images), others, batch_size or 64, json_lines=json_lines, json_input=json_input)
+        _score_pairs(run, (source, target, languages, images), others, batch_size or 64, json_lines=json_lines, json_input=json_input)
         return
     if task != "lm":
         raise ConfigError(f"{run}: a run of the task {task}; `regard score` needs a language model or a translation model")
     refuse(
-        {"--source": source, "--target": target, "--images": images, "--ensemble": others},
+        {"--source": source, "--target": target, "--languages": languages, "--images": images, "--ensemble": others},
         "not for a run of the task lm, which reads standard input",
     )
     from regard.tasks.language_prediction import LanguageModel
@@ -87,15 +88,15 @@ def score(
 
 
 def _score_pairs(
-    run: Path, given: tuple[Path | None, ...], others: list[Path] | None, batch_size: int, *, json_lines: bool, json_input: bool
+    run: Path, given: tuple[Any, ...], others: list[Path] | None, batch_size: int, *, json_lines: bool, json_input: bool
 ) -> None:
     from regard.tasks.pair_scores import PairScore, score_pairs
     from regard.tasks.translation_prediction import Translator
 
-    source, target, images = given
+    source, target, languages, images = given
     translator = Translator.open(run, *(others or []))
     translator.use_images(images)
-    opened = translator.run
+    opened = translator.run.reading(languages)
     chunks = _pair_chunks(opened, source, target, json_input)
 
     def show(number: int, item: PairScore) -> str:
@@ -122,6 +123,7 @@ def align(
     run: RunFolder,
     source: Source = None,
     target: Target = None,
+    languages: Languages = None,
     images: ImageFolder = None,
     link_unit: Annotated[LinkUnit, typer.Option(help="unit of the links")] = "word",
     method: Annotated[
@@ -146,7 +148,7 @@ def align(
 
     translator = Translator.open(run)
     translator.use_images(images)
-    opened = translator.run
+    opened = translator.run.reading(languages)
     chunks = _pair_chunks(opened, source, target, json_input)
     if choose:
         if source is None:

@@ -10,6 +10,8 @@ from regard.data.tables import spelled
 
 _TAG = re.compile(r"([a-z]{2,3})(?:[-_]([a-z]{4}))?(?:[-_]([a-z]{2}|[0-9]{3}))?", re.IGNORECASE)
 _NAME = re.compile(r"([^\W\d_]{3,19})(?: \([^\W\d_]{3,19}\))?")
+OF_A_RUN = " (with a trained run: --languages A B)"
+"""How commands other than `train` are given `data.languages`; the end of an advice."""
 _SIDES = ("src", "source"), ("tgt", "trg", "target")
 
 

@@ -9,7 +9,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from regard.data.language_tags import language_names
+from regard.data.language_tags import OF_A_RUN, language_names
 from regard.data.lines import read_lines, stat_rereadable, stream_lines, unreadable, whole_characters, write_files
 from regard.data.tables import CARRIAGE_RETURNS, ENDINGS, as_json, ending_of, find_key, is_csv, read_table, refuse_empty, spelled
 from regard.data.tmx import Languages, is_tmx, stream_tmx
@@ -310,7 +310,7 @@ def _from_table(
     source: str | Path, columns: Sequence[int], languages: Languages | None, apart: str | Path | None
 ) -> Iterator[SentencePair]:
     both = [SECOND] if 3 in columns or apart is not None else []
-    optional, advice = len(both) if 2 in columns else 0, "" if languages else "; data.languages=[A, B] takes columns A and B"
+    optional, advice = len(both) if 2 in columns else 0, f"; data.languages=[A, B] takes columns A and B{OF_A_RUN}"
     names = [*COLUMNS, *both]
     table = read_table(
         stream_lines(source), str(source), names, quoted=is_csv(source), optional=optional, advice=advice, instead=languages or ()
@@ -320,7 +320,7 @@ def _from_table(
         where = f"{source}, line {number}"
         if not table.named:
             if number == 1 and (told := language_names([cell or "" for cell in row])):
-                advice = f"data.languages=[{', '.join(told)}] takes them as columns; if this line is a pair, move it down"
+                advice = f"data.languages=[{', '.join(told)}] takes them as columns{OF_A_RUN}; if this line is a pair, move it down"
                 raise DataError(f"{where}: names languages{wanted}; {advice}")
             if languages:
                 raise DataError(f"{where}: names no columns{wanted}; name these in the first line, or source and target")
@@ -371,7 +371,7 @@ def _from_object(
     for key in (one, second, other) if two else (one, other):
         if not isinstance(item.get(key), str):
             found = f"found {type(item[key]).__name__}" if key in item else f"found the keys {listed(item) or 'none'}"
-            advice = "" if languages or key in item else "; data.languages=[A, B] takes keys A and B"
+            advice = "" if key in item else f"; data.languages=[A, B] takes keys A and B{OF_A_RUN}"
             raise DataError(f'{where}: expected a text under "{key}", {found}{advice}')
     source = join_inputs(item[one], item[second]) if two else item[one]
     return whole_characters(source), whole_characters(item[other])

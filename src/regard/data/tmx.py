@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from xml.parsers import expat
 
-from regard.data.language_tags import is_of, several_scripts
+from regard.data.language_tags import OF_A_RUN, is_of, several_scripts
 from regard.data.lines import stream_chunks
 from regard.data.tables import spelled
 from regard.errors import DataError, counted, listed, shown
@@ -94,7 +94,7 @@ def _pair_of(path: str | Path, source: str, unit: Mapping[str, str]) -> tuple[st
 
 
 def _choose_two(path: str | Path, found: Iterable[str], more: str = "") -> DataError:
-    return DataError(f"{path}: has the languages {listed(sorted(found))}{more}; choose two: data.languages=[SOURCE, TARGET]")
+    return DataError(f"{path}: has the languages {listed(sorted(found))}{more}; choose two: data.languages=[SOURCE, TARGET]{OF_A_RUN}")
 
 
 def _texts(reader: _Reader, unit: Mapping[str, str], language: str, other: str) -> list[str]:
@@ -104,7 +104,7 @@ def _texts(reader: _Reader, unit: Mapping[str, str], language: str, other: str) 
 
     found = sorted(filter(is_side, reader.languages))
     if several_scripts(found):
-        raise DataError(f"{reader.path}: has {listed(found)}, which are two scripts; name one of them in data.languages=[SOURCE, TARGET]")
+        raise DataError(f"{reader.path}: has {listed(found)}, which are two scripts; name one: data.languages=[SOURCE, TARGET]{OF_A_RUN}")
     own = {name: text for name, text in unit.items() if text and is_side(name)}
     return sorted(own.values(), key=lambda text: text != own.get(language))
 

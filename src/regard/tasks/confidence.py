@@ -20,7 +20,11 @@ FEATURES = ("mean log-probability", "lowest", "mean of the lowest quarter", "sha
 # Fewer pairs are too few to fit; more take time after training and change little.
 MIN_PAIRS, MAX_PAIRS = 100, 1000
 RIDGE = 1.0
+# Few pairs at an end of the curve would decide for all translations beyond: of the surest one alone it may be 100.
+END_PAIRS = 20
 _HALF = math.log(0.5)
+Block = tuple[float, float, int]
+"""Of a curve: sum of places, sum of values, and their number."""
 
 
 class Calibration(NamedTuple):
@@ -103,24 +107,36 @@ def calibrate(rows: np.ndarray, scores: np.ndarray, *, seed: int = 1) -> Calibra
         weights, bias = fit(parts != part)
         lines[parts == part] = points[parts == part] @ weights + bias
     weights, bias = fit(np.ones(len(points), dtype=bool))
-    return Calibration(mean.tolist(), scale.tolist(), weights.tolist(), bias, rising_curve(lines, scores), len(points))
+    return Calibration(mean.tolist(), scale.tolist(), weights.tolist(), bias, rising_curve(lines, scores, END_PAIRS), len(points))
 
 
-def rising_curve(places: np.ndarray, values: np.ndarray) -> list[tuple[float, float]]:
+def rising_curve(places: np.ndarray, values: np.ndarray, ends: int = 1) -> list[tuple[float, float]]:
     """Fit a rising step function (pool adjacent violators); return the center and height of each step.
+
+    Args:
+        places: (N,).
+        values: (N,).
+        ends: the first and the last step have at least that many values.
 
     Example:
         >>> rising_curve(np.array([1.0, 2.0, 3.0]), np.array([1.0, 5.0, 3.0]))
         [(1.0, 1.0), (2.5, 4.0)]
     """
     order = np.argsort(places, kind="stable")
-    blocks: list[tuple[float, float, int]] = []  # sums of positions and values, and counts
+    blocks: list[Block] = []
     for place, value in zip(places[order].tolist(), values[order].tolist(), strict=True):
         blocks.append((place, value, 1))
         while len(blocks) > 1 and blocks[-2][1] * blocks[-1][2] >= blocks[-1][1] * blocks[-2][2]:
-            last, before = blocks.pop(), blocks.pop()
-            blocks.append((before[0] + last[0], before[1] + last[1], before[2] + last[2]))
+            blocks[-2:] = [_joined(*blocks[-2:])]
+    while len(blocks) > 1 and blocks[0][2] < ends:
+        blocks[:2] = [_joined(*blocks[:2])]
+    while len(blocks) > 1 and blocks[-1][2] < ends:
+        blocks[-2:] = [_joined(*blocks[-2:])]
     return [(round(place / count, 6), round(value / count, 4)) for place, value, count in blocks]
+
+
+def _joined(one: Block, other: Block) -> Block:
+    return one[0] + other[0], one[1] + other[1], one[2] + other[2]
 
 
 def write_calibration(folder: Path, found: Calibration) -> None:

@@ -272,6 +272,7 @@ def batches_of_run(
     second: str | Path | None = None,
     images: str | Path | None = None,
     regions: str | Path | None = None,
+    languages: tuple[str, str] | None = None,
 ) -> list[ExplainedBatch]:
     """Read examples for the methods of a run.
 
@@ -284,10 +285,11 @@ def batches_of_run(
         second: second inputs, line by line with the sources, for a translation run that reads two.
         images: folder of the images that captions or second inputs name; None: that of `examples` or `second`.
         regions: for captioners and translation of a sentence and an image, boxes of words; see `regard.data.captions.read_captions`.
+        languages: columns, keys or TMX languages of pairs; None: those of the run.
 
     Raises:
-        ConfigError: a `target`, `second` or `images` for a run that does not read it, `regions` for one without images, or a captioner of
-            precomputed features.
+        ConfigError: a `target`, `second`, `languages` or `images` for a run that does not read it, `regions` for one without images, or a
+            captioner of precomputed features.
         CheckpointError: no run; see `regard.tasks.run_folder.run_task`.
         DataError: a file cannot be read, or holds nothing to explain.
 
@@ -302,6 +304,7 @@ def batches_of_run(
     for name, given, tasks, what in (
         ("--target", target, ("translation",), "has no targets"),
         ("--second-source", second, ("translation",), "reads one input"),
+        ("--languages", languages, ("translation",), "reads no pairs"),
         ("--images", images, with_images, "reads no images"),
         ("--regions", regions, with_images, "reads no images"),
     ):
@@ -313,7 +316,8 @@ def batches_of_run(
             translator.use_images(images, names=second)
             if regions is not None and translator.run.vocabularies.images is None:
                 raise ConfigError(f"--regions: {folder} reads no images")
-            pairs, named = _pairs(translator, Path(examples), target, second), {} if regions is None else read_regions(regions)
+            pairs = _pairs(translator, Path(examples), target, second, languages)
+            named = {} if regions is None else read_regions(regions)
             if regions is not None and not any(source.partition("\t")[2] in named for source, _ in pairs):
                 raise DataError(f"{regions}: has none of the images of {second or examples}")
             found = translation_batches(translator.run, pairs, regions=named)
@@ -329,15 +333,16 @@ def batches_of_run(
     return found
 
 
-def batches_of_texts(folder: str | Path, texts: Sequence[str]) -> list[ExplainedBatch]:
+def batches_of_texts(folder: str | Path, texts: Sequence[str], *, target: str | None = None) -> list[ExplainedBatch]:
     """Prepare texts for the methods of a run: sentences to translate, to classify or to continue, two inputs with a tab between them.
 
     Args:
         folder: a run of any task but captioning.
-        texts: at least one. Translations are the run's own.
+        texts: at least one.
+        target: translation of the only text; None: the run's own of each.
 
     Raises:
-        ConfigError: the run captions images.
+        ConfigError: the run captions images; a `target` for another task, or for several texts.
         CheckpointError: no run; see `regard.tasks.run_folder.run_task`.
         DataError: a text lacks an input, or all are empty.
 
@@ -347,14 +352,17 @@ def batches_of_texts(folder: str | Path, texts: Sequence[str]) -> list[Explained
             ...
         regard.errors.CheckpointError: no-such-run: no such run folder
     """
-    match task := run_task(Path(folder)):
+    task = run_task(Path(folder))
+    if target is not None and (task != "translation" or len(texts) > 1):
+        raise ConfigError(f"--target: goes with one --text and a run of the task translation; {folder} is of the task {task}")
+    match task:
         case "translation":
             translator = Translator.open(folder)
             if translator.run.vocabularies.images is not None:
                 translator.use_images(Path())  # names of images are paths from here
             check_inputs(translator.run, texts, "--text", None)
-            pairs = [(text, found.text) for text, found in zip(texts, translator.translate(texts), strict=True)]
-            found = translation_batches(translator.run, pairs)
+            targets = [found.text for found in translator.translate(texts)] if target is None else [target]
+            found = translation_batches(translator.run, list(zip(texts, targets, strict=True)))
         case "classification" | "entailment":
             rows = [split_pair(text) if task == "entailment" else (text,) for text in texts]
             if None in rows:
@@ -369,13 +377,15 @@ def batches_of_texts(folder: str | Path, texts: Sequence[str]) -> list[Explained
     return found
 
 
-def _pairs(translator: Translator, examples: Path, target: str | Path | None, second: str | Path | None) -> list[SentencePair]:
+def _pairs(
+    translator: Translator, examples: Path, target: str | Path | None, second: str | Path | None, languages: tuple[str, str] | None
+) -> list[SentencePair]:
     config = translator.run.config
     if second is not None and config.second is None:
         raise ConfigError(f"--second-source: {translator.run.folder} reads one input")
     if target is not None or holds_pairs(examples):
         columns = config.pair_columns if second is None else (2,)
-        pairs = read_pairs(examples, target, second, columns=columns, languages=config.data.languages)
+        pairs = read_pairs(examples, target, second, columns=columns, languages=languages or config.data.languages)
         check_inputs(translator.run, [source for source, _ in pairs], examples, second)
         return pairs
     lines = read_lines(examples)

@@ -93,6 +93,13 @@ class TranslationRun(NamedTuple):
     weights: Path
     members: tuple[TranslationRun, ...] = ()
 
+    def reading(self, languages: tuple[str, str] | None) -> TranslationRun:
+        """Return the run with other `data.languages`, for files of other columns; itself for None."""
+        if languages is None:
+            return self
+        data = self.config.data.model_copy(update={"languages": languages})
+        return self._replace(config=self.config.model_copy(update={"data": data}))
+
 
 def check_inputs(run: TranslationRun, lines: Sequence[str], source: str | Path, second: str | Path | None) -> None:
     """Check that no line of a model of two inputs lacks one that the model needs, and that its image can be read.
