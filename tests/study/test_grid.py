@@ -135,6 +135,10 @@ def test_the_command_line_tells_the_report(
     gain = r"[+-][\d.]+ BLEU \[[+-][\d.]+, [+-][\d.]+\], corrected p [<=] [\d.]+ over seeds and items"
     assert re.match(rf"attention helps \(letters\): [a-z ]+ \(2 seeds\): {gain}", lines[4]), lines[4]
     assert "Not done: letters-none-7; letters-additive-7." in (folder / "report.md").read_text(encoding="utf-8")
+    assert "not in the report" not in err
+    err = call("compare", written(folder, data, seeds=[1], hypotheses=[said]), "--out", folder, "--report")[2]
+    left = "2 finished runs are not in the report, as the study no longer has them: letters-additive-2, letters-none-2"
+    assert left in err
     (folder / "report.md").unlink()  # as if the command had been killed before its last report
     code, again, err = call("compare", written(folder, data, seeds=[1, 2], hypotheses=[said]), "--out", folder)
     assert code == 0, err

@@ -123,10 +123,14 @@ def test_a_report_says_what_a_study_sets_for_all(tmp_path: Path) -> None:
 
 def test_a_report_says_how_many_runs_were_best_at_their_last_evaluation(tmp_path: Path) -> None:
     rising = [{"step": 4, "loss": 2.0, "accuracy": 0.5}, {"step": 8, "loss": 2.5, "accuracy": 0.75}]
-    for seed, curve in ((1, rising), (2, CURVE)):
-        keep(tmp_path, "a", "plain", seed, curve=curve)
-    notes = training_notes(report_of(tmp_path))
-    assert "Best at the last evaluation: 1 of 2 runs. Longer training may improve their scores." in notes
+    equal = [{"step": 4, "loss": 2.0, "accuracy": 0.5}, {"step": 8, "loss": 1.5, "accuracy": 0.5}]
+    falling = [{"step": 4, "loss": 2.0, "accuracy": 0.5}, {"step": 8, "loss": 1.5, "accuracy": 0.25}]
+    for count, curve in enumerate((rising, equal, falling), start=1):
+        for seed, own in ((1, curve), (2, CURVE)):
+            keep(tmp_path, "a", "plain", seed, curve=own, epochs=1.02 * seed)
+        notes = training_notes(report_of(tmp_path))
+        assert "Best at the last evaluation, in its metric or loss: 1 of 2 runs. Longer training may improve their scores." in notes, count
+        assert f"Each run: 1.0 to 2.0 epochs, 2 to {len(CURVE)} evaluations (a)." in notes
 
 
 def test_settings_that_differ_are_told_by_data_set_where_they_can_be(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ import typer
 from regard import progress
 from regard.commands.options import Cpus, Gpus, On, Workers
 from regard.commands.terminal import write_line, write_message
-from regard.errors import ConfigError, DataError
+from regard.errors import ConfigError, DataError, counted, listed
 
 if TYPE_CHECKING:
     from regard.config.study import StudyConfig
@@ -105,9 +105,13 @@ def _show(study: StudyConfig, report: Report, paths: Sequence[Path]) -> None:
     """Print a report: its table, its methods and its conclusions."""
     from regard.study.explained import method_table
     from regard.study.report_files import conclusions, table
+    from regard.study.results import other_results
     from regard.viewer.text import aligned
 
     methods = method_table(study, report.runs)
     shown = [] if methods is None else ["", *aligned(*methods)]
     for line in (*aligned(*table(report)), *shown, "", *conclusions(report), ", ".join(map(str, paths))):
         write_line(line)
+    if left := other_results(study, paths[0].parent):
+        runs = counted(len(left), "finished run is", "finished runs are")
+        write_message(f"{runs} not in the report, as the study no longer has them: {listed(left, most=3)}")

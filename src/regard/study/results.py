@@ -70,6 +70,18 @@ def read_result(path: Path, metric: str) -> dict[str, Any]:
     return found
 
 
+def other_results(study: StudyConfig, folder: Path) -> list[str]:
+    """Return the names of finished runs in a folder that are not of the study: of a seed, variant or data set that it no longer has.
+
+    Example:
+        >>> from regard.config import validate
+        >>> tree = {"name": "s", "task": "lm", "data": {"a": {"test": {"text": "a.txt"}}}, "variants": {"x": {}}}
+        >>> other_results(validate(tree, "here", kind=StudyConfig), Path("no-such-folder"))
+        []
+    """
+    return sorted({path.stem for path in (folder / RESULTS).glob("*.json")} - {cell.name for cell in study_cells(study)})
+
+
 def trained_on(path: Path) -> dict[str, str]:
     """Read the digests of a run's data files, by the key of `data` that names them; empty if the file is missing or damaged.
 

@@ -48,8 +48,8 @@ def training_figures(run: Path) -> dict[str, Any]:
 
     Returns:
         `updates`; `curve`, its evaluations; `trained_on`; medians `tokens_per_second` and `seconds_per_update`; `seconds`, with those
-        of evaluations; `training_examples` and `validation_examples`; and `scored`, the weights that are scored: their
-        `updates` (several: their mean), the validation `metric` and its `value`. Without what the run does not say.
+        of evaluations; `epochs`, with a fraction; `training_examples` and `validation_examples`; and `scored`, the weights that are
+        scored: their `updates` (several: their mean), the validation `metric` and its `value`. Without what the run does not say.
 
     Raises:
         TrainingError: the log is damaged.
@@ -64,7 +64,7 @@ def training_figures(run: Path) -> dict[str, Any]:
     for name in ("tokens_per_second", "seconds_per_update"):
         if found := [event[name] for event in trained if name in event]:
             figures[name] = statistics.median(found)
-    return figures | {name: ended[name] for name in ("seconds", *SIZES) if name in ended}
+    return figures | {name: ended[name] for name in ("seconds", "epochs", *SIZES) if name in ended}
 
 
 def _scored(run: Path) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from regard.config.base import LOWER_IS_BETTER
@@ -146,8 +146,10 @@ def training_notes(report: Report) -> list[str]:
         means = sum(each.averaged > 1 for each in known)
         notes.append(f"Scored weights: {'; or '.join(ways)}{f' (a mean in {means} of {len(known)} runs)' if means else ''}.")
     best = [(run, found) for run in report.runs if (found := _best_evaluation(run, report.settings.get(run_name(run), {})))]
-    if last := sum(found.update == run["curve"][-1]["step"] for run, found in best):
-        notes.append(f"Best at the last evaluation: {last} of {counted(len(best), 'run')}. Longer training may improve their scores.")
+    notes += _passes(report)
+    if last := sum(_improves(run["curve"], found) for run, found in best):
+        runs = f"{last} of {counted(len(best), 'run')}"
+        notes.append(f"Best at the last evaluation, in its metric or loss: {runs}. Longer training may improve their scores.")
     sizes: dict[str, list[str]] = {}
     for run in report.runs:
         if all(name in run for name in SIZES):
@@ -156,6 +158,30 @@ def training_notes(report: Report) -> list[str]:
         parts = [f"{' or '.join(dict.fromkeys(counts))} ({title})" for title, counts in sizes.items()]
         notes.append(f"Training and validation {EXAMPLES[report.study.task]}: {', '.join(parts)}.")
     return notes
+
+
+def _passes(report: Report) -> list[str]:
+    # How often each data set was seen and evaluated; nothing for results of earlier versions.
+    found: dict[str, list[tuple[float, int]]] = {}
+    for run in report.runs:
+        if "epochs" in run:
+            found.setdefault(report.data_title(run), []).append((run["epochs"], len(run["curve"])))
+    parts = list[str]()
+    for name, runs in found.items():
+        epochs, evaluations = zip(*runs, strict=True)
+        parts.append(f"{_range(epochs, '.1f')} epochs, {_range(evaluations, 'd')} evaluations ({name})")
+    return [f"Each run: {'; '.join(parts)}."] if parts else []
+
+
+def _range(values: Sequence[float], form: str) -> str:
+    low, high = (format(value, form) for value in (min(values), max(values)))
+    return low if low == high else f"{low} to {high}"
+
+
+def _improves(curve: Sequence[Mapping[str, Any]], best: Scored) -> bool:
+    # By the metric, or by the loss: a metric may stand still while the model still learns.
+    losses = [loss for point in curve if (loss := point.get("loss")) is not None and math.isfinite(loss)]
+    return best.update == curve[-1]["step"] or (bool(losses) and curve[-1].get("loss") == min(losses))
 
 
 def most_frequent_notes(report: Report) -> list[str]:

@@ -491,6 +491,7 @@ class _Loop:
         if final is not None and interrupted is None:
             self.world.on_main(lambda: export_model(self.folder, final, step=progress.step, config=self.config, run_files=self.run_files))
         ended = {"reason": reason, "weights_sha256": digest, "trained_on": f"{describe_device(self.world.device)}, {self.config.precision}"}
-        self.log.write("stop" if interrupted else "done", progress.step, {**ended, "seconds": progress.seconds, **self.job.sizes})
+        ended |= {"seconds": progress.seconds, "epochs": progress.epoch + progress.batch / max(1, len(self.plan))}
+        self.log.write("stop" if interrupted else "done", progress.step, {**ended, **self.job.sizes})
         model = None if interrupted else self.folder / "model"
         return TrainResult(progress.step, reason, interrupted, self.metrics, progress.best_step, progress.best_value, digest, model)
