@@ -87,6 +87,16 @@ def test_the_terminal_names_the_maps_that_it_does_not_draw(call, runs):
     assert answer.out.decode().startswith("hops on the premise (others, by --map: hops on the hypothesis)\n"), answer.out
 
 
+def test_a_word_outside_the_vocabulary_is_told_where_its_attention_is_shown(call, runs):
+    for words in (["view"], ["view", "--method", "leave-one-out"], ["explain"]):
+        answer = call(*words[:1], runs / "word", *words[1:], "--text", "zebra Zebra")
+        told = "line 1: 2 of 2 words unknown to the vocabulary: 'zebra', 'Zebra' (the run expects words separated by spaces)"
+        assert (answer.code, answer.err.count(told)) == (0, 1), answer.err
+    Path("two.tsv").write_text("good\tzebra\ngood\tzebra\n")
+    answer = call("explain", runs / "word", "--examples", "two.tsv", "--method", "leave-one-out")
+    assert "2 of 2 words unknown to the vocabulary, in 2 of 2 lines; most often 'zebra'" in answer.err
+
+
 def test_a_pair_without_one_of_its_texts_has_no_label(call, runs):
     answer = call("entail", runs / "pairs", stdin=b"\ta dog\na cat\t \n\t\na dog\ta cat\n")
     assert (answer.code, answer.out.decode().split("\n")[:3]) == (0, ["", "", ""])
@@ -171,8 +181,8 @@ def test_a_run_is_trained_measured_explained_and_resumed(call, task, rows, verb,
         (["explain", "{runs}/word", "--faithfulness", "good.tsv"], "--faithfulness: goes with --method NAME"),
         (["explain", "{runs}/word", "--method", "lime", "--examples", "good.tsv"], "--method 'lime': expected all, or one of weights"),
         (["explain", "{runs}/word", "--method", "all"], "--method: needs --source FILE for translation"),
-        (["explain", "{runs}/word", "--method", "rollout", "--examples", "good.tsv"], "rollout: SentenceClassifier is no Transformer"),
-        (["explain", "{runs}/word", "--method", "rollout", "--faithfulness", "strange.tsv"], "rollout: SentenceClassifier is no"),
+        (["explain", "{runs}/bpe", "--method", "rollout", "--examples", "good.tsv"], "rollout: SentenceClassifier is no Transformer"),
+        (["explain", "{runs}/bpe", "--method", "rollout", "--faithfulness", "strange.tsv"], "rollout: SentenceClassifier is no"),
         (["explain", "{runs}/word", "--method", "all", "--faithfulness", "good.tsv", "--seed", str(2**63)], "Invalid value for '--seed'"),
         (["explain", "{runs}/word", "--method", "all", "--source", "nowhere.txt"], ": error: nowhere.txt: no such file"),
         (["explain", "{runs}/word", "--method", "all", "--source", "good.tsv", "--target", "a"], "which has no targets"),

@@ -34,7 +34,9 @@ def load_model(folder: Path) -> Any:
         from regard.integrations.transformers import restore
 
         restore(model, folder)
-        write_message(f"{folder}: its areas are restored; a report of unexpected weights of regard_area is of the time before")
+        write_message(
+            f"{folder}: its areas are restored; if transformers called weights of regard_area unexpected, they were read after that"
+        )
     return model
 
 

@@ -286,7 +286,8 @@ def read_yaml(path: Path) -> Mapping[str, Any]:
     except FileNotFoundError as error:
         raise ConfigError(f"{path}: no such configuration file") from error
     except IsADirectoryError as error:
-        raise ConfigError(f"{path}: is a folder, expected a configuration file") from error
+        inside = Path(path) / "config.yaml"
+        raise ConfigError(f"{path}: is a folder, expected a configuration file{f', such as {inside}' * inside.is_file()}") from error
     except OSError as error:
         raise ConfigError(f"{path}: {os_reason(path, error)}") from error
     except UnicodeDecodeError as error:

@@ -250,7 +250,9 @@ def check_study(study: StudyConfig, folder: Path, *, beside: Path) -> None:
             # Data may have moved; `Outdated` compares the contents of what the run was trained on.
             known = trained_on(folder / RUNS / cell.name / DATA)
             moved = tuple(f"data.{name}:" for name in known if Path(str(getattr(config.data, name, None))).is_file())
-            if changed := [item for item in describe_changes(done, config) if not item.startswith(moved)]:
+            hidden = (*moved, "training.epochs:") if study.budget else moved  # a budget sets both
+            changed = [item for item in describe_changes(done, config) if not item.startswith(hidden)]
+            if changed:
                 weights = "" if training_settings(done) == training_settings(config) else f" and {folder / RUNS / cell.name}"
                 raise ConfigError(
                     f"{folder}: the run {cell.name} was done with other settings: {'; '.join(changed[:5])}; take another folder, or remove "

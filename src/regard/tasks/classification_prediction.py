@@ -12,10 +12,12 @@ import torch
 from regard import progress
 from regard.config import ClassificationConfig, EntailmentConfig
 from regard.data.labelled import lowercase_text, pad_tokens
+from regard.data.vocabulary import TokenizedText
 from regard.tasks.classification_data import encode_texts
 from regard.tasks.classification_run import SentenceRun, open_sentence_run
 from regard.tasks.predict import Predictor, check_texts, longest_first, predict
 from regard.tasks.run_folder import device_of
+from regard.tasks.unknown_tokens import UnknownTokenWarning
 
 Pair = tuple[str, str]
 BATCH_SIZE = 64
@@ -94,6 +96,16 @@ def token_texts(run: SentenceRun, text: str) -> list[str]:
     encoded = run.vocabulary.encode(lowercase_text(text) if run.config.vocabulary.lowercase else text)
     pieces = [text[slice(*span)] for span in encoded.offsets] if run.vocabulary.kind == "word" else encoded.pieces
     return pieces[: run.config.data.max_length]
+
+
+def tell_unknown(run: SentenceRun, examples: Sequence[Sequence[str]]) -> None:
+    """Warn of tokens that the model does not know; what it attends to looks like any other word."""
+    unknown = UnknownTokenWarning(run.vocabulary.kind, "vocabulary")
+    for number, texts in enumerate(examples, start=1):
+        ids = [index for side in encode_example(run, texts)[0] for index in side]
+        pieces = [piece for text in texts for piece in token_texts(run, text)]
+        unknown.add(number, TokenizedText(ids, pieces, []), at_once=len(examples) == 1)
+    unknown.tell()
 
 
 def label_texts(

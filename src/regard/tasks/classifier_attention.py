@@ -72,7 +72,11 @@ def describe_explanation(found: Explanation, say: Callable[[str], None]) -> None
         values = f"overlap {overlap:.4f} (0: on different words), focus {focus:.4f} (1: on one word each), cosine {cosine:.4f} (1: alike)"
         say(f"{hops} hops, {texts} texts: {values}")
     curve = found.faithfulness
-    few = f" ({counted(curve.left_out, 'other has', 'others have')} too few words)" if curve.left_out else ""
+    few = (
+        f" ({counted(curve.left_out, 'other has', 'others have')} {len(curve.points)} words or fewer; --max-words)"
+        if curve.left_out
+        else ""
+    )
     say(f"faithfulness, over {counted(curve.examples, 'example')}{few}: probability of the predicted label that is lost without the k most")
     say("attended words (faithful: much), by how much it changes, how often the label does, what those alone lose (faithful: little)")
     say("in brackets: the same for k random words")

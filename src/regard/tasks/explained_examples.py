@@ -29,7 +29,7 @@ from regard.tasks.batch_threads import few_threads
 from regard.tasks.captioning_data import build_preprocessing, normalize_caption
 from regard.tasks.captioning_run import CaptionRun, open_caption_run
 from regard.tasks.classification_data import read_labelled_file
-from regard.tasks.classification_prediction import encode_example, predict_labels, split_pair, token_texts
+from regard.tasks.classification_prediction import encode_example, predict_labels, split_pair, tell_unknown, token_texts
 from regard.tasks.classification_run import SentenceRun, open_sentence_run
 from regard.tasks.language_training import LanguageRun, open_language_run
 from regard.tasks.run_folder import device_of, run_task
@@ -323,7 +323,9 @@ def batches_of_run(
             found = translation_batches(translator.run, pairs, regions=named)
         case "classification" | "entailment":
             sentences = open_sentence_run(folder)
-            found = label_batches(sentences, [each.texts for each in read_labelled_file(sentences.config, examples).examples])
+            rows = [each.texts for each in read_labelled_file(sentences.config, examples).examples]
+            tell_unknown(sentences, rows)
+            found = label_batches(sentences, rows)
         case "lm":
             found = language_batches(open_language_run(folder), read_lines(examples))
         case _:
@@ -367,7 +369,9 @@ def batches_of_texts(folder: str | Path, texts: Sequence[str], *, target: str | 
             rows = [split_pair(text) if task == "entailment" else (text,) for text in texts]
             if None in rows:
                 raise DataError(f"--text {shown(texts[rows.index(None)])}: expected the premise, a tab, the hypothesis")
-            found = label_batches(open_sentence_run(folder), list(filter(None, rows)))
+            sentences = open_sentence_run(folder)
+            tell_unknown(sentences, list(filter(None, rows)))
+            found = label_batches(sentences, list(filter(None, rows)))
         case "lm":
             found = language_batches(open_language_run(folder), texts)
         case _:

@@ -22,6 +22,7 @@ from regard.tasks.classification_prediction import (
     label_texts,
     predict_labels,
     split_pair,
+    tell_unknown,
     token_texts,
 )
 from regard.tasks.classification_run import SentenceRun, open_sentence_run
@@ -237,16 +238,19 @@ def line_records(folder: str | Path, lines: Sequence[str]) -> list[AttentionReco
         regard.errors.CheckpointError: no-such-run: no such run folder
     """
     run = open_sentence_run(folder)
-    if not isinstance(run.config, EntailmentConfig):
-        return example_records(run, [(line,) for line in lines])
-    examples = []
-    for number, line in enumerate(lines, start=1):
-        pair = split_pair(line)
-        if pair is None and line.strip():
-            found = counted(line.count("\t") + 1, "column")
-            raise DataError(f"line {number}: expected a premise, a tab and a hypothesis, found {found}")
-        examples.append(pair or ("", ""))
+    examples: list[tuple[str, ...]] = [(line,) for line in lines]
+    if isinstance(run.config, EntailmentConfig):
+        examples = [_pair(number, line) for number, line in enumerate(lines, start=1)]
+    tell_unknown(run, examples)
     return example_records(run, examples)
+
+
+def _pair(number: int, line: str) -> tuple[str, str]:
+    pair = split_pair(line)
+    if pair is None and line.strip():
+        found = counted(line.count("\t") + 1, "column")
+        raise DataError(f"line {number}: expected a premise, a tab and a hypothesis, found {found}")
+    return pair or ("", "")
 
 
 def hop_names(pooling: str, count: int) -> list[str]:

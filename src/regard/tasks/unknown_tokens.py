@@ -1,4 +1,4 @@
-"""Warns of source tokens outside a run's vocabulary, which the model reads as "<unk>"."""
+"""Warns of tokens outside a run's vocabulary, which the model reads as "<unk>"."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ class UnknownTokenWarning:
 
     Args:
         kind: of the vocabulary.
+        vocabulary: what messages call it.
 
     Example:
         >>> unknown = UnknownTokenWarning("word")
@@ -29,7 +30,8 @@ class UnknownTokenWarning:
         2 of 4 words unknown to the source vocabulary, in 2 of 2 lines; most often 'zebra'
     """
 
-    def __init__(self, kind: str) -> None:
+    def __init__(self, kind: str, vocabulary: str = "source vocabulary") -> None:
+        self._vocabulary = vocabulary
         self._unit = _UNITS.get(kind, "pieces")
         self._hint = " (the run expects words separated by spaces)" if kind == "word" else ""
         self._lines = self._affected = self._tokens = self._unknown = 0
@@ -57,7 +59,7 @@ class UnknownTokenWarning:
             self._told = True
             found = _examples(unknown)
             count = f"{len(unknown)} of {len(source.ids)} {self._unit}"
-            progress.message(f"line {number}: {count} unknown to the source vocabulary: {found}{self._hint}", warning=True)
+            progress.message(f"line {number}: {count} unknown to the {self._vocabulary}: {found}{self._hint}", warning=True)
 
     def tell(self) -> None:
         """Warn of all lines so far in one message, unless already warned."""
@@ -67,7 +69,7 @@ class UnknownTokenWarning:
         found = _examples([piece for piece, _ in self._examples.most_common(_MAX_EXAMPLES)])
         where = f"in {self._affected} of {self._lines} lines"
         hint = "" if self._told else self._hint
-        progress.message(f"{count} unknown to the source vocabulary, {where}; most often {found}{hint}", warning=True)
+        progress.message(f"{count} unknown to the {self._vocabulary}, {where}; most often {found}{hint}", warning=True)
 
 
 def _examples(pieces: list[str]) -> str:
