@@ -562,6 +562,15 @@ def test_a_test_set_that_changes_during_a_study_fails_the_later_runs(tmp_path: P
     assert why == "data.letters.test: source changed during the study, whose runs need one test set"
 
 
+def test_a_training_file_that_cannot_be_read_starts_no_run(tmp_path: Path, data: Path) -> None:
+    shutil.copytree(data, tmp_path / "own")
+    with (tmp_path / "own" / "train.target").open("a") as file:
+        file.write("more\n")
+    study = load_study(written(tmp_path, tmp_path / "own"))
+    with pytest.raises(DataError, match="train.target: 81 lines, but .*train.source has 80"):
+        run_study(study, tmp_path / "out", beside=tmp_path, train=lambda *_: pytest.fail("trained"))
+
+
 def test_a_run_that_fails_stops_no_other_and_stands_in_the_report(tmp_path: Path, data: Path, messages: list[str]) -> None:
     def often(command: Sequence[str], log: Path) -> float | None:
         if command[-1].endswith("additive-1"):

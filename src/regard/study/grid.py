@@ -102,6 +102,7 @@ def run_study(
 
     Raises:
         ConfigError: see `check_study`; or no run is named so, a test file is missing, or the weights of a run whose test set has changed.
+        DataError: a training file cannot be read, or a test file.
         TrainingError: runs failed (the others are done), or another process runs this study.
 
     Example:
@@ -124,6 +125,7 @@ def run_study(
             shutil.rmtree(left, ignore_errors=True)
         plan += [cell for cell in study_cells(study) if cell not in plan and was_set_aside(folder, cell)]
         waiting = [cell for cell in plan if not is_measured(study, folder, cell)]
+        _check_training_files(study, beside, waiting)
         pool, cells = pool or Pool(lambda number: _Here(train), 1), {cell.name: cell for cell in plan}
         with LiveTable(folder / RUNS, pool, total=len(plan), done=len(plan) - len(waiting)) as table:
 
@@ -279,6 +281,13 @@ def _check_test_files(study: StudyConfig, beside: Path) -> None:
                 _check_inputs(f"{study.name}: data.{name}.test", config, data.test)
         if (links := known_links(data.test)) is not None:
             check_known_links(pairs_of(cast(TranslationConfig, cell_config(study, first[name], folder=beside)), data.test), links)
+
+
+def _check_training_files(study: StudyConfig, beside: Path, waiting: Sequence[StudyCell]) -> None:
+    # As a run reads them when it is measured. Of one run per data set: all would fail alike, one after another.
+    with progress.stage("Reading training files"):
+        for cell in {cell.data: cell for cell in reversed(waiting)}.values():
+            seen_items(cell_config(study, cell, folder=beside), study.data[cell.data].test)
 
 
 def _check_test_text(name: str, study: StudyConfig, configs: Sequence[LanguageConfig], text: str) -> None:
