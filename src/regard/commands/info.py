@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import textwrap
 from collections.abc import Iterable, Iterator
@@ -181,7 +182,9 @@ def setting_lines(model: type[BaseModel], prefix: str = "") -> Iterator[str]:
         else:
             notes = [" | ".join(map(str, _choices(field.annotation))), field.description or ""]
             about = f"    # {'; '.join(filter(None, notes))}" if any(notes) else ""
-            default = "null" if field.default is None else str(field.default).lower() if isinstance(field.default, bool) else field.default
+            default = field.default
+            if default is None or isinstance(default, bool | tuple):  # as settings are written
+                default = json.dumps(default)
             yield f"{prefix}{name} = {default}{about}"
     for path, one in others:
         yield ""

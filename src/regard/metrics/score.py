@@ -31,11 +31,15 @@ class Score:
     def __float__(self) -> float:
         return self.value
 
+    @property
+    def number(self) -> str:
+        """The value with the decimals of its unit."""
+        digits = 4 if self.unit in ("0-1", "0-10") else 2
+        return format(self.value, f".{digits}f" if abs(self.value) < 1e9 else ".4g")  # a perplexity has no bound
+
     def __str__(self) -> str:
         percent = " %" if self.unit == "%" else ""
-        digits = 4 if self.unit in ("0-1", "0-10") else 2
-        form = f".{digits}f" if abs(self.value) < 1e9 else ".4g"  # a perplexity has no bound
-        return f"{self.name} {self.value:{form}}{percent} [{self.signature}]"
+        return f"{self.name} {self.number}{percent} [{self.signature}]"
 
 
 def check_parallel(hypotheses: Sequence[str], references: Sequence[str]) -> None:

@@ -182,4 +182,4 @@ def attention_scores(
 def describe_captions(evaluation: CaptionEvaluation, say: Callable[[str], None]) -> None:
     """Report the scores, one a line."""
     for score in evaluation.scores:
-        say(f"{score.name:<22}{score.value:9.4f} {score.unit:<10}{score.signature}")
+        say(f"{score.name:<22}{score.number:>9} {score.unit:<10}{score.signature}")

@@ -205,7 +205,7 @@ def _alignment_error(translator: Translator, pairs: Sequence[SentencePair], know
 def describe_translation_scores(evaluation: Evaluation, say: Callable[[str], None]) -> None:
     """Report the scores, one a line, then BLEU by source length."""
     for score in evaluation.scores:
-        say(f"{score.name:<22}{score.value:9.2f} {score.unit:<18}{score.signature}")
+        say(f"{score.name:<22}{score.number:>9} {score.unit:<18}{score.signature}")
     if len(evaluation.by_length) > 1:
         say("BLEU by words of the source (sentences): " + ", ".join(f"{r}: {b:.1f} ({n})" for r, n, b in evaluation.by_length))
 
