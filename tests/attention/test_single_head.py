@@ -371,6 +371,8 @@ def test_a_monotonic_window_follows_the_queries():
     assert torch.equal(seen, (near & torch.ones(5, 5).tril().bool())[2:])
     with pytest.raises(ShapeError, match=r"position must be one number or \(T,\) = \(5,\), found \(3,\)"):
         attention(x, x, x, position=torch.arange(3))
+    first = attention(x, x, x, position=1).context
+    assert torch.equal(first, attention(x, x, x, position=torch.tensor(1)).context)
     for wrong in (-1, 1.5, "1"):
         with pytest.raises(ConfigError, match="Attention: position must be a whole number of at least 0"):
             attention(x, x, x, position=wrong)

@@ -345,6 +345,9 @@ def test_a_study_goes_on_with_data_that_moved(tmp_path: Path, data: Path) -> Non
     shutil.copytree(data, tmp_path / "own")
     study = load_study(written(tmp_path, tmp_path / "own", **ALONE))
     assert run_study(study, tmp_path / "out", beside=tmp_path, train=train_here) == 0
+    longer = study.model_copy(update={"budget": study.budget and study.budget.model_copy(update={"updates": 30})})
+    with pytest.raises(ConfigError, match=r"training\.epochs: 10 -> 30; training\.max_updates: 10 -> 30"):
+        check_study(longer, tmp_path / "out", beside=tmp_path)
     (tmp_path / "own").rename(tmp_path / "moved")
     moved = load_study(written(tmp_path, tmp_path / "moved", **ALONE))
     assert run_study(moved, tmp_path / "out", beside=tmp_path, train=lambda *_: pytest.fail("trained again")) == 0
@@ -567,7 +570,7 @@ def test_a_training_file_that_cannot_be_read_starts_no_run(tmp_path: Path, data:
     with (tmp_path / "own" / "train.target").open("a") as file:
         file.write("more\n")
     study = load_study(written(tmp_path, tmp_path / "own"))
-    with pytest.raises(DataError, match="train.target: 81 lines, but .*train.source has 80"):
+    with pytest.raises(DataError, match=r"train\.target: 81 lines, but .*train\.source has 80"):
         run_study(study, tmp_path / "out", beside=tmp_path, train=lambda *_: pytest.fail("trained"))
 
 

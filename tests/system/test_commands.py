@@ -200,7 +200,9 @@ def test_the_baseline_of_a_run_itself_has_its_own_settings(call, runs):
     answer = call(*words, "own", "--max-length", 1, "--baseline", runs / "character", "--json", "scores.json")
     assert answer.code == 0, answer.err
     against = json.loads(Path("scores.json").read_text())["against"]
-    assert against["run"] == f"{runs / 'character'} with its own decoding settings"
+    assert f"of {runs / 'character'} with its own decoding settings" in answer.out.decode()
+    assert against["run"] == str(runs / "character")
+    assert against["decoding"]["max_length"] > 1
     assert against["bleu"] == pytest.approx(100)
     assert against["difference"] < 0
 
@@ -229,7 +231,16 @@ def test_a_given_translation_can_be_explained(call, runs):
     assert b"leave-one-out" in answer.out
     answer = call("explain", run, "--text", "a b", "--text", "b", "--target", "b a")
     assert answer.code == 2
-    assert "--target: goes with one --text and a run of the task translation" in answer.err
+    assert "--target: goes with one --text, found 2" in answer.err
+    answer = call("explain", runs / "word", "--text", "a zebra", "--target", "Zebra")
+    assert "line 1: 1 of 2 words unknown to the source vocabulary: 'zebra' (the run expects words separated by spaces)" in answer.err
+    assert "line 1: 1 of 1 words unknown to the target vocabulary: 'Zebra' (the run expects words separated by spaces)" in answer.err
+    answer = call("view", runs / "word", "--text", "a b", "--target", "Zebra")
+    assert "unknown to the target vocabulary: 'Zebra'" in answer.err
+    for command in ("score", "align", "evaluate"):
+        answer = call(command, runs / "word", "--source", "a.source", "--target", "a.target", "--languages", "en", "de")
+        assert (answer.code, "--languages: goes with --source FILE alone, a table of pairs" in answer.err) == (2, True)
+    assert call("score", runs / "word", "--languages", "en", "de", stdin=b"a\tb\n").code == 2
 
 
 def test_the_same_command_goes_on_and_other_settings_are_refused(call, runs):

@@ -131,7 +131,8 @@ class Attention(nn.Module):
             query: (B, T, Dq).
             memory: from `memory`.
             mask: bool, (S,) or (B, T, S), any axis 1 for all; True = may attend. Combined with the memory's own.
-            position: target position of the queries, one for all or (T,), from 0; used by `MonotonicWindow` only.
+            position: target position of the queries, from 0; used by `MonotonicWindow` only. One number is that of all, as of several
+                hypotheses of one sentence; or (T,).
             need_weights: also return weights: True per item, "areas" per area.
             soft: (B,) bool, with a `choice` only: examples with expected weights.
 
@@ -199,19 +200,19 @@ class Attention(nn.Module):
         Both masks are bool, True = may attend: `key_mask` (B, S) hides padding, `mask`, (S,) or (B, T, S) with any axis 1 for all, hides
         pairs of query and key. `causal` hides later positions, too, aligned so that the last query attends to all. Positions that no query
         may attend to are padding, also those of `mask`: a `PredictiveWindow` counts them out of the source's length, where `attend` takes
-        the length of its memory. `position` is that of the first query, or (T,); None: 0, or with `causal` that of the last query is S - 1.
-        Other arguments, results and errors as in `attend`.
+        the length of its memory. `position` is one number, that of the first query, or (T,); None: 0, or with `causal` such that the last
+        query is at S - 1. Other arguments, results and errors as in `attend`.
         """
         # Otherwise a query (B, Dq) would be read as B queries to each of B examples.
         query_dim, key_dim = input_dims(self.score)
         for name, states, length, size in (("query", query, "T", query_dim), ("key", key, "S", key_dim), ("value", value, "S", "Dv")):
             check_states("Attention", name, states, length, size)
-        if not isinstance(position, Tensor):
-            if position is None:
-                position = key.shape[1] - query.shape[1] if causal else 0
-            else:
-                check_count("Attention", "position", position)
-            position = torch.arange(position, position + query.shape[1], device=query.device)
+        if position is None:
+            position = key.shape[1] - query.shape[1] if causal else 0
+        elif not isinstance(position, Tensor):
+            check_count("Attention", "position", position)
+        if not isinstance(position, Tensor) or not position.dim():
+            position = position + torch.arange(query.shape[1], device=query.device)
         if mask is not None:
             check_mask(mask, (*query.shape[:2], key.shape[1]), "Attention", key_mask=True)
             mask = mask[(None,) * (3 - mask.dim())]

@@ -13,7 +13,19 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from regard.commands.options import BatchSize, Beam, Cpus, DecodingPrecision, EnsembleRuns, Gpus, Languages, On, RunFolder, Workers
+from regard.commands.options import (
+    BatchSize,
+    Beam,
+    Cpus,
+    DecodingPrecision,
+    EnsembleRuns,
+    Gpus,
+    Languages,
+    On,
+    RunFolder,
+    Workers,
+    refuse_languages,
+)
 from regard.commands.terminal import write_line, write_message
 from regard.errors import ConfigError, DataError, counted
 from regard.input_files import folder_names
@@ -32,7 +44,7 @@ SOURCE, TARGET, ABOUT = "source", "target", "distill.json"
 @commands.command()
 def shortlist(
     run: RunFolder,
-    source: Annotated[Path, typer.Option(help="sources to learn from, such as the training text, or a .jsonl, .tsv or .csv file of pairs")],
+    source: Annotated[Path, typer.Option(help="sources to learn from, such as the training text, or a .jsonl, .tsv, .csv or .tmx file")],
     target: Annotated[Path | None, typer.Option(help="targets, line by line with the sources")] = None,
     languages: Languages = None,
     links: Annotated[Path | None, typer.Option(help="word links of the pairs; default: those of the run's attention")] = None,
@@ -49,6 +61,7 @@ def shortlist(
     from regard.tasks.shortlist import FILE, ShortlistCounts, measure_shortlist, write_shortlist
     from regard.tasks.translation_run import open_translation_run
 
+    refuse_languages(languages, source, target)
     opened = open_translation_run(run)
     counts = ShortlistCounts(opened)
     if links is None and not opened.model.attends:

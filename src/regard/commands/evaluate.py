@@ -24,6 +24,7 @@ from regard.commands.options import (
     RunFolder,
     named_files,
     refuse,
+    refuse_languages,
     refuse_overwriting,
 )
 from regard.commands.streaming import WORKER
@@ -179,6 +180,7 @@ def _translation(run: Path, given: Mapping[str, Any]) -> tuple[dict[str, Any], l
     from regard.tasks.translation_prediction import Translator
     from regard.tasks.translation_run import check_inputs
 
+    refuse_languages(given["--languages"], given["--source"], given["--target"])
     known = read_links(given["--links"], given["--link-unit"] or "word") if given["--links"] is not None else None
     others, baseline = given["--ensemble"] or [], given["--baseline"]
     translator = Translator.open(run, *others)
@@ -217,14 +219,15 @@ def _translation(run: Path, given: Mapping[str, Any]) -> tuple[dict[str, Any], l
         "decoding": decoding.model_dump(mode="json"),
         **evaluation.to_json(),
     }
-    if other is not None:
-        alone = baseline.samefile(run)  # what do these options cost?
+    if other is not None and baseline is not None:
+        alone = not others and baseline.samefile(run)  # what do these options cost?
         search = usable_decoding(other.run, **({} if alone else _changes(given)))
         with progress.stage(f"Evaluating the baseline {baseline}"):
             outputs = [item.text for item in other.translate([pair[0] for pair in pairs], decoding=search)]
         other.run.vocabularies.tell_missing_images()
         found = paired_bootstrap(evaluation.outputs, outputs, [pair[1] for pair in pairs], tokenize=tokenize)
-        report["against"] = describe_comparison(found, f"{baseline}{' with its own decoding settings' * alone}", write_line)
+        figures = describe_comparison(found, f"{baseline}{' with its own decoding settings' * alone}", write_line)
+        report["against"] = {**figures, "run": str(baseline), "decoding": search.model_dump(mode="json")}
     return report, evaluation.outputs
 
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from regard.commands.options import ImageFolder, Languages, LinkUnit, RunFolder, named_files, refuse, refuse_overwriting
+from regard.commands.options import ImageFolder, Languages, LinkUnit, RunFolder, named_files, refuse, refuse_languages, refuse_overwriting
 from regard.commands.terminal import write_line
 from regard.errors import ConfigError, counted
 from regard.strict_json import dump_json
@@ -84,11 +84,14 @@ def explain(
             "--regions": regions,
         }
         refuse({**others, **seconds, "--links": links, "--outputs": outputs}, "not with --text")
+    else:
+        refuse_languages(languages, source or faithfulness, target)
     if text is not None or (source is not None and faithfulness is None):
         method = method or [DEFAULT]
     if not method:
-        given = {"--source": source, **seconds, "--target": target, "--faithfulness": faithfulness, "--links": links, "--regions": regions}
-        refuse({**given, "--languages": languages, "--outputs": outputs}, "goes with --method NAME, or --method all")
+        refuse({**seconds, "--target": target, "--languages": languages}, "goes with --source FILE, or with --method")
+        given = {"--faithfulness": faithfulness, "--links": links, "--regions": regions, "--outputs": outputs}
+        refuse(given, "goes with --method NAME, or --method all")
         if examples is None:
             raise ConfigError("explain: give --text SENTENCE, or --examples FILE of labelled examples, or --method and files")
         _explain_labels(run, examples, (max_words or MAX_WORDS, random_draws or RANDOM_DRAWS, seed), json_file, output)

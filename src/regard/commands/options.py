@@ -88,6 +88,16 @@ def refuse(options: Mapping[str, object], reason: str) -> None:
         raise ConfigError(f"{', '.join(given)}: {reason}")
 
 
+def refuse_languages(languages: tuple[str, str] | None, source: object, target: object) -> None:
+    """Refuse `--languages` where no table is read.
+
+    Raises:
+        ConfigError: without `--source`, or with `--target` beside it.
+    """
+    if languages is not None and (source is None or target is not None):
+        raise ConfigError("--languages: goes with --source FILE alone, a table of pairs")
+
+
 def refuse_model_folder(run: Path, verb: str) -> None:
     """Refuse the folder of a Hugging Face model in place of a run.
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 import typer
 
 from regard import progress
-from regard.commands.options import BatchSize, EnsembleRuns, ImageFolder, Languages, LinkUnit, RunFolder, refuse
+from regard.commands.options import BatchSize, EnsembleRuns, ImageFolder, Languages, LinkUnit, RunFolder, refuse, refuse_languages
 from regard.commands.streaming import SECOND, InputItem, answer_lines, complete_reader, input_chunks, text_reader
 from regard.commands.terminal import write_message
 from regard.errors import ConfigError, counted
@@ -97,7 +97,7 @@ def _score_pairs(
     translator = Translator.open(run, *(others or []))
     translator.use_images(images)
     opened = translator.run.reading(languages)
-    chunks = _pair_chunks(opened, source, target, json_input)
+    chunks = _pair_chunks(opened, source, target, languages, json_input)
 
     def show(number: int, item: PairScore) -> str:
         for side, cut in zip(("source", "target"), item.truncated, strict=True):
@@ -149,7 +149,7 @@ def align(
     translator = Translator.open(run)
     translator.use_images(images)
     opened = translator.run.reading(languages)
-    chunks = _pair_chunks(opened, source, target, json_input)
+    chunks = _pair_chunks(opened, source, target, languages, json_input)
     if choose:
         if source is None:
             raise ConfigError("--choose: needs --source, and --target unless that is a file of pairs")
@@ -176,7 +176,10 @@ def align(
         raise typer.Exit(1)
 
 
-def _pair_chunks(run: TranslationRun, source: Path | None, target: Path | None, json_input: bool) -> Iterator[list[Any]]:
+def _pair_chunks(
+    run: TranslationRun, source: Path | None, target: Path | None, languages: tuple[str, str] | None, json_input: bool
+) -> Iterator[list[Any]]:
+    refuse_languages(languages, source, target)
     if source is None:
         if target is not None:
             raise ConfigError("--target: needs --source")

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import math
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from numbers import Integral, Real
@@ -33,6 +32,7 @@ DTYPES = {
     "bool": torch.bool,
     "uint8": torch.uint8,
 }
+LARGEST_SCALE = torch.finfo(torch.float32).max
 _TYPES = (Tensor, torch.nn.Parameter)
 # Per device type the dispatch keys of ordinary tensors: with a gradient, and made in inference mode.
 _ORDINARY: dict[str, tuple[int, int]] = {}
@@ -321,7 +321,7 @@ def with_learned_scale(operation: str, query: Tensor, scale: float | Tensor) -> 
         The queries, and the remaining scale of the scores.
 
     Raises:
-        ConfigError: a number that is not finite.
+        ConfigError: a number that is not finite in float32.
         ShapeError: the tensor does not broadcast.
 
     Example:
@@ -329,8 +329,8 @@ def with_learned_scale(operation: str, query: Tensor, scale: float | Tensor) -> 
         (tensor([3., 3.]), 1.0)
     """
     if not isinstance(scale, Tensor):
-        if isinstance(scale, Real) and not math.isfinite(scale):
-            raise ConfigError(f"{operation}: scale must be finite, found {scale!r}")
+        if isinstance(scale, Real) and not abs(scale) <= LARGEST_SCALE:
+            raise ConfigError(f"{operation}: scale must be finite in float32, found {scale!r}")
         return query, scale
     wanted = (1, *reversed(query.shape[:-1]))
     if scale.dim() > query.dim() or any(one not in (1, size) for one, size in zip(reversed(scale.shape), wanted, strict=False)):

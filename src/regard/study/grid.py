@@ -250,16 +250,19 @@ def check_study(study: StudyConfig, folder: Path, *, beside: Path) -> None:
             except ConfigError as error:
                 raise ConfigError(f"{folder}: the run {cell.name} is damaged or of another study; take another folder ({error})") from error
             # Data may have moved; `Outdated` compares the contents of what the run was trained on.
-            known = trained_on(folder / RUNS / cell.name / DATA)
-            moved = tuple(f"data.{name}:" for name in known if Path(str(getattr(config.data, name, None))).is_file())
-            hidden = (*moved, "training.epochs:") if study.budget else moved  # a budget sets both
-            changed = [item for item in describe_changes(done, config) if not item.startswith(hidden)]
-            if changed:
+            moved = tuple(f"data.{name}:" for name in trained_on(folder / RUNS / cell.name / DATA) if _is_compared(done, config, name))
+            if changed := [item for item in describe_changes(done, config) if not item.startswith(moved)]:
                 weights = "" if training_settings(done) == training_settings(config) else f" and {folder / RUNS / cell.name}"
                 raise ConfigError(
                     f"{folder}: the run {cell.name} was done with other settings: {'; '.join(changed[:5])}; take another folder, or remove "
                     f"{result_file(folder, cell)}{weights}"
                 )
+
+
+def _is_compared(done: RunConfig, config: RunConfig, name: str) -> bool:
+    # Files by their contents; folders of images, whose contents take long to read, by their place.
+    before, now = (str(getattr(each.data, name, None)) for each in (done, config))
+    return Path(now).is_file() or (Path(now).is_dir() and os.path.realpath(before) == os.path.realpath(now))
 
 
 def _check_test_files(study: StudyConfig, beside: Path) -> None:

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from regard import progress
 from regard.config import ClassificationConfig, EntailmentConfig, RunConfig, TranslationConfig
 from regard.config.study import METRICS
 from regard.data.captions import read_captions
@@ -334,7 +335,9 @@ def attention_of(task: str, run: Path, test: Mapping[str, str]) -> dict[str, Any
     try:
         names = test.get("second_source")
         folder = None if names is None else Path(names).parent
-        return record_figures(attention_records(run, seen[:MAX_ATTENTION_EXAMPLES], images=folder))
+        with progress.listening(None):  # what it says of these examples is about no result
+            records = attention_records(run, seen[:MAX_ATTENTION_EXAMPLES], images=folder)
+        return record_figures(records)
     except NoAttentionError:
         return {}
 

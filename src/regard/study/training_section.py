@@ -169,7 +169,8 @@ def _passes(report: Report) -> list[str]:
     parts = list[str]()
     for name, runs in found.items():
         epochs, evaluations = zip(*runs, strict=True)
-        parts.append(f"{_range(epochs, '.1f')} epochs, {_range(evaluations, 'd')} evaluations ({name})")
+        several = "s" * (max(evaluations) > 1)
+        parts.append(f"{_range(epochs, '.1f')} epochs, {_range(evaluations, 'd')} evaluation{several} ({name})")
     return [f"Each run: {'; '.join(parts)}."] if parts else []
 
 

@@ -21,7 +21,7 @@ from regard.tasks.language_training import LanguageRun, open_language_run
 from regard.tasks.run_folder import run_task
 from regard.tasks.translation_prediction import Translation, Translator
 from regard.tasks.translation_run import TranslationRun
-from regard.tasks.unknown_tokens import UnknownTokenWarning
+from regard.tasks.unknown_tokens import UnknownTokenWarning, tell_unknown_pairs
 from regard.viewer import AttentionRecord, Tokens, group_by_example, save_animation, save_page, save_picture, write_records
 
 LABEL = "label"
@@ -155,6 +155,7 @@ def translation_records(
     if target is not None:
         if len(lines) != 1:
             raise ConfigError(f"--target: goes with one sentence, found {len(lines)}")
+        tell_unknown_pairs(translator.run.vocabularies, [(lines[0], target)])
         found = [translator.align_layers(lines[0], target)]
         if found[0] is not None and methods:
             pairs = translation_batches(translator.run, [(lines[0], target)])

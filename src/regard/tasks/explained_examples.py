@@ -35,6 +35,7 @@ from regard.tasks.language_training import LanguageRun, open_language_run
 from regard.tasks.run_folder import device_of, run_task
 from regard.tasks.translation_prediction import Translator
 from regard.tasks.translation_run import TranslationRun, check_inputs
+from regard.tasks.unknown_tokens import tell_unknown_pairs
 from regard.tasks.word_links import LinkUnit, overlap_shares, regroup_weights, unit_spans
 from regard.viewer import Grid
 from regard.viewer.text import visible
@@ -317,6 +318,7 @@ def batches_of_run(
             if regions is not None and translator.run.vocabularies.images is None:
                 raise ConfigError(f"--regions: {folder} reads no images")
             pairs = _pairs(translator, Path(examples), target, second, languages)
+            tell_unknown_pairs(translator.run.vocabularies, pairs)
             named = {} if regions is None else read_regions(regions)
             if regions is not None and not any(source.partition("\t")[2] in named for source, _ in pairs):
                 raise DataError(f"{regions}: has none of the images of {second or examples}")
@@ -355,8 +357,10 @@ def batches_of_texts(folder: str | Path, texts: Sequence[str], *, target: str | 
         regard.errors.CheckpointError: no-such-run: no such run folder
     """
     task = run_task(Path(folder))
-    if target is not None and (task != "translation" or len(texts) > 1):
-        raise ConfigError(f"--target: goes with one --text and a run of the task translation; {folder} is of the task {task}")
+    if target is not None and task != "translation":
+        raise ConfigError(f"--target: {folder} is a run of the task {task}, which has no targets")
+    if target is not None and len(texts) > 1:
+        raise ConfigError(f"--target: goes with one --text, found {len(texts)}")
     match task:
         case "translation":
             translator = Translator.open(folder)
@@ -364,7 +368,9 @@ def batches_of_texts(folder: str | Path, texts: Sequence[str], *, target: str | 
                 translator.use_images(Path())  # names of images are paths from here
             check_inputs(translator.run, texts, "--text", None)
             targets = [found.text for found in translator.translate(texts)] if target is None else [target]
-            found = translation_batches(translator.run, list(zip(texts, targets, strict=True)))
+            pairs = list(zip(texts, targets, strict=True))
+            tell_unknown_pairs(translator.run.vocabularies, pairs)
+            found = translation_batches(translator.run, pairs)
         case "classification" | "entailment":
             rows = [split_pair(text) if task == "entailment" else (text,) for text in texts]
             if None in rows:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
+from typing import Any
 
 from regard import progress
 from regard.data.vocabulary import UNK, TokenizedText
@@ -70,6 +72,21 @@ class UnknownTokenWarning:
         where = f"in {self._affected} of {self._lines} lines"
         hint = "" if self._told else self._hint
         progress.message(f"{count} unknown to the {self._vocabulary}, {where}; most often {found}{hint}", warning=True)
+
+
+def tell_unknown_pairs(vocabularies: Any, pairs: Sequence[tuple[str, str]]) -> None:
+    """Warn of tokens of given pairs that a model does not know, by side.
+
+    Args:
+        vocabularies: of a translation run.
+        pairs: sources and targets.
+    """
+    for side, name in enumerate(("source", "target")):
+        vocabulary = getattr(vocabularies, name)
+        unknown = UnknownTokenWarning(vocabulary.kind, f"{name} vocabulary")
+        for number, pair in enumerate(pairs, start=1):
+            unknown.add(number, vocabulary.encode(pair[side]), at_once=len(pairs) == 1)
+        unknown.tell()
 
 
 def _examples(pieces: list[str]) -> str:
