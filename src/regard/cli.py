@@ -70,8 +70,9 @@ def main() -> None:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     # Imported objects are permanent; scanning them repeatedly takes a fifth of the import time.
     gc.set_threshold(20_000)
-    # Each product shape takes a megabyte in these two caches, in each process, and every batch has its own shapes: 1,024 entries are
-    # gigabytes. With 256 instead of 512, two workers hold a quarter less and train as fast; with 128, recurrent models lose 3 %.
+    # Every batch has its own shapes of products, and what these two caches keep of them divides the heap: with 1,024 entries a process
+    # grows to gigabytes, mostly free (docs/log.md). With 256 instead of 512, two workers hold a quarter less and train as fast; with 128,
+    # recurrent models lose 3 %.
     for cache in ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"):
         os.environ.setdefault(cache, "256")
     limit_threads()

@@ -21,7 +21,7 @@ from regard.tasks.language_training import LanguageRun, open_language_run
 from regard.tasks.run_folder import run_task
 from regard.tasks.translation_prediction import Translation, Translator
 from regard.tasks.translation_run import TranslationRun
-from regard.tasks.unknown_tokens import UnknownTokenWarning, tell_unknown_pairs
+from regard.tasks.unknown_tokens import tell_unknown, tell_unknown_pairs
 from regard.viewer import AttentionRecord, Tokens, group_by_example, save_animation, save_page, save_picture, write_records
 
 LABEL = "label"
@@ -165,10 +165,7 @@ def translation_records(
     else:
         decoding = with_options(translator.run.config.decoding, {"beam_size": beam_size})
         translations = translator.translate(lines, decoding=decoding, n_best=decoding.beam_size, need_attention=True)
-        unknown = UnknownTokenWarning(translator.run.vocabularies.source.kind)
-        for number, item in enumerate(translations, start=1):
-            unknown.add(number, item.source)
-        unknown.tell()
+        tell_unknown(translator.run.vocabularies.source.kind, "source vocabulary", [item.source for item in translations])
         found = [translator.record(line, item) for line, item in zip(lines, translations, strict=True)]
         if methods:
             found = [

@@ -17,7 +17,7 @@ from regard.tasks.classification_data import encode_texts
 from regard.tasks.classification_run import SentenceRun, open_sentence_run
 from regard.tasks.predict import Predictor, check_texts, longest_first, predict
 from regard.tasks.run_folder import device_of
-from regard.tasks.unknown_tokens import UnknownTokenWarning
+from regard.tasks.unknown_tokens import tell_unknown
 
 Pair = tuple[str, str]
 BATCH_SIZE = 64
@@ -98,14 +98,14 @@ def token_texts(run: SentenceRun, text: str) -> list[str]:
     return pieces[: run.config.data.max_length]
 
 
-def tell_unknown(run: SentenceRun, examples: Sequence[Sequence[str]]) -> None:
-    """Warn of tokens that the model does not know; what it attends to looks like any other word."""
-    unknown = UnknownTokenWarning(run.vocabulary.kind, "vocabulary")
-    for number, texts in enumerate(examples, start=1):
+def tell_unknown_words(run: SentenceRun, examples: Sequence[Sequence[str]]) -> None:
+    """Warn of tokens that the model does not know; their attention looks like that of any other word."""
+
+    def joined(texts: Sequence[str]) -> TokenizedText:
         ids = [index for side in encode_example(run, texts)[0] for index in side]
-        pieces = [piece for text in texts for piece in token_texts(run, text)]
-        unknown.add(number, TokenizedText(ids, pieces, []), at_once=len(examples) == 1)
-    unknown.tell()
+        return TokenizedText(ids, [piece for text in texts for piece in token_texts(run, text)], [])
+
+    tell_unknown(run.vocabulary.kind, "vocabulary", list(map(joined, examples)))
 
 
 def label_texts(

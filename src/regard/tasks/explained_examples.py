@@ -29,7 +29,7 @@ from regard.tasks.batch_threads import few_threads
 from regard.tasks.captioning_data import build_preprocessing, normalize_caption
 from regard.tasks.captioning_run import CaptionRun, open_caption_run
 from regard.tasks.classification_data import read_labelled_file
-from regard.tasks.classification_prediction import encode_example, predict_labels, split_pair, tell_unknown, token_texts
+from regard.tasks.classification_prediction import encode_example, predict_labels, split_pair, tell_unknown_words, token_texts
 from regard.tasks.classification_run import SentenceRun, open_sentence_run
 from regard.tasks.language_training import LanguageRun, open_language_run
 from regard.tasks.run_folder import device_of, run_task
@@ -326,7 +326,7 @@ def batches_of_run(
         case "classification" | "entailment":
             sentences = open_sentence_run(folder)
             rows = [each.texts for each in read_labelled_file(sentences.config, examples).examples]
-            tell_unknown(sentences, rows)
+            tell_unknown_words(sentences, rows)
             found = label_batches(sentences, rows)
         case "lm":
             found = language_batches(open_language_run(folder), read_lines(examples))
@@ -376,7 +376,7 @@ def batches_of_texts(folder: str | Path, texts: Sequence[str], *, target: str | 
             if None in rows:
                 raise DataError(f"--text {shown(texts[rows.index(None)])}: expected the premise, a tab, the hypothesis")
             sentences = open_sentence_run(folder)
-            tell_unknown(sentences, list(filter(None, rows)))
+            tell_unknown_words(sentences, list(filter(None, rows)))
             found = label_batches(sentences, list(filter(None, rows)))
         case "lm":
             found = language_batches(open_language_run(folder), texts)

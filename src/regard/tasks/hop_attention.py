@@ -22,7 +22,7 @@ from regard.tasks.classification_prediction import (
     label_texts,
     predict_labels,
     split_pair,
-    tell_unknown,
+    tell_unknown_words,
     token_texts,
 )
 from regard.tasks.classification_run import SentenceRun, open_sentence_run
@@ -241,7 +241,7 @@ def line_records(folder: str | Path, lines: Sequence[str]) -> list[AttentionReco
     examples: list[tuple[str, ...]] = [(line,) for line in lines]
     if isinstance(run.config, EntailmentConfig):
         examples = [_pair(number, line) for number, line in enumerate(lines, start=1)]
-    tell_unknown(run, examples)
+    tell_unknown_words(run, examples)
     return example_records(run, examples)
 
 

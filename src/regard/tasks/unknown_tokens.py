@@ -74,6 +74,25 @@ class UnknownTokenWarning:
         progress.message(f"{count} unknown to the {self._vocabulary}, {where}; most often {found}{hint}", warning=True)
 
 
+def tell_unknown(kind: str, vocabulary: str, texts: Sequence[TokenizedText]) -> None:
+    """Warn of the unknown tokens of a few texts.
+
+    Args:
+        kind: of the vocabulary.
+        vocabulary: what messages call it.
+        texts: in the order of their lines.
+
+    Example:
+        >>> with progress.listening(lambda event: print(event.text)):
+        ...     tell_unknown("bpe", "vocabulary", [TokenizedText([4, UNK], ["a", "b"], [])])
+        line 1: 1 of 2 pieces unknown to the vocabulary: 'b'
+    """
+    unknown = UnknownTokenWarning(kind, vocabulary)
+    for number, text in enumerate(texts, start=1):
+        unknown.add(number, text, at_once=len(texts) == 1)
+    unknown.tell()
+
+
 def tell_unknown_pairs(vocabularies: Any, pairs: Sequence[tuple[str, str]]) -> None:
     """Warn of tokens of given pairs that a model does not know, by side.
 
@@ -83,10 +102,7 @@ def tell_unknown_pairs(vocabularies: Any, pairs: Sequence[tuple[str, str]]) -> N
     """
     for side, name in enumerate(("source", "target")):
         vocabulary = getattr(vocabularies, name)
-        unknown = UnknownTokenWarning(vocabulary.kind, f"{name} vocabulary")
-        for number, pair in enumerate(pairs, start=1):
-            unknown.add(number, vocabulary.encode(pair[side]), at_once=len(pairs) == 1)
-        unknown.tell()
+        tell_unknown(vocabulary.kind, f"{name} vocabulary", [vocabulary.encode(pair[side]) for pair in pairs])
 
 
 def _examples(pieces: list[str]) -> str:
