@@ -13,8 +13,8 @@ os.environ["NO_COLOR"] = "1"
 os.environ["COLUMNS"] = "200"
 # How long something takes decides whether there is a word of it on standard error; tests of progress ask for it.
 os.environ["REGARD_QUIET"] = "1"
-# As the command line does when it starts; see `regard.cli.main`.
-os.environ["ONEDNN_PRIMITIVE_CACHE_CAPACITY"] = os.environ["LRU_CACHE_CAPACITY"] = "512"
+# Not the command line's own number, which trainings change (`regard.cores.limit_products`).
+os.environ["ONEDNN_PRIMITIVE_CACHE_CAPACITY"] = "512"
 
 import pytest
 

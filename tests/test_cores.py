@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from regard import cores
-from regard.cores import THREADS, limit_threads, quota_cores
+from regard.cores import PRODUCTS, THREADS, limit_products, limit_threads, quota_cores
+from tests.tasks.tiny import FAMILIES, trained
 
 
 def groups(folder: Path, line: str, files: dict[str, str]) -> int | None:
@@ -62,3 +63,21 @@ def test_threads_follow_a_quota_below_the_cores(
     finally:
         monkeypatch.delenv(THREADS, raising=False)
         limit_threads.cache_clear()
+
+
+@pytest.mark.parametrize(("given", "entries"), [(None, "256"), ("256", "256"), ("1000", "1000"), ("64", "64")])
+def test_a_number_of_products_that_the_user_has_set_stays(monkeypatch: pytest.MonkeyPatch, given: str | None, entries: str) -> None:
+    monkeypatch.delenv(PRODUCTS)
+    if given is not None:
+        monkeypatch.setenv(PRODUCTS, given)
+    limit_products()
+    assert os.environ[PRODUCTS] == entries
+
+
+@pytest.mark.parametrize(("kind", "entries"), [("gru", "256"), ("transformer", "64"), ("student", "256"), ("crossed", "64")])
+def test_a_training_without_single_steps_keeps_fewer_products(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, kind: str, entries: str
+) -> None:
+    monkeypatch.setenv(PRODUCTS, "256")
+    trained(tmp_path, model=FAMILIES[kind])
+    assert os.environ[PRODUCTS] == entries

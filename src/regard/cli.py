@@ -28,7 +28,7 @@ from regard.commands import (
 )
 from regard.commands.shared_options import with_shared_options
 from regard.commands.train import setting_meant, training
-from regard.cores import limit_threads
+from regard.cores import limit_products, limit_threads
 from regard.errors import DataError, RegardError, os_reason, out_of_memory, shortened
 from regard.integrations.command import commands as exchange_commands
 from regard.progress import Display, message
@@ -70,11 +70,7 @@ def main() -> None:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     # Imported objects are permanent; scanning them repeatedly takes a fifth of the import time.
     gc.set_threshold(20_000)
-    # Every batch has its own shapes of products, and what these two caches keep of them divides the heap: with 1,024 entries a process
-    # grows to gigabytes, mostly free (docs/log.md). With 256 instead of 512, two workers hold a quarter less and train as fast; with 128,
-    # recurrent models lose 3 %.
-    for cache in ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"):
-        os.environ.setdefault(cache, "256")
+    limit_products()
     limit_threads()
     try:
         with Display() as display:

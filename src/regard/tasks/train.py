@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from regard import progress
 from regard.config import RunConfig
+from regard.cores import limit_products
 from regard.data.batching import split_batch
 from regard.data.vocabulary import Vocabulary
 from regard.errors import ConfigError
@@ -167,6 +168,8 @@ def train_task(
         own.read()
         own.config = resolve_precision(own.config, folder, world.device)  # after reading, which may choose a recipe
         own.config = _with_micro_batches(own)
+        if not _model(own).sequential:
+            limit_products("64")
         with start_or_resume(world, folder, own.config, own.digests, own.make, (*own.files, *own.folders)):
             own.encode()
         model = own.build() if own.model is None else own.model
@@ -196,11 +199,15 @@ def train_task(
         return result
 
 
+def _model(own: TaskTraining[Config]) -> Any:
+    return own.config.model  # of one of the tasks' own types
+
+
 def _with_micro_batches(own: TaskTraining[Config]) -> Config:
     config = own.config
     begun = read_config(own.folder, type(config)).training.micro_batches if (own.folder / CONFIG).exists() else None
     asked = config.training.model_copy(update={"micro_batches": config.training.micro_batches or begun})
-    model: Any = config.model
+    model = _model(own)
 
     def automatic(workers: int) -> int:
         if not own.divisible:
