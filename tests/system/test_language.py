@@ -40,11 +40,17 @@ def test_settings_can_be_printed_and_listed(call: Callable[..., Any]) -> None:
 
 def test_a_score_for_each_line(call: Callable[..., Any], folder: Path) -> None:
     answer = call("score", folder / "run", stdin=STDIN)
-    assert (answer.code, answer.err) == (0, "")
+    assert answer.code == 0
+    assert all("unknown to the vocabulary" in line for line in answer.err.splitlines())
     rows = [[float(cell) for cell in line.split("\t")] for line in answer.out.decode().split("\n")[:-1]]
     assert len(rows) == len(LINES)
     assert all(total < 0 and mean < 0 for total, mean in rows)
     assert rows[0][0] == pytest.approx(9 * rows[0][1], abs=1e-3)
+
+
+def test_characters_that_the_model_does_not_know_are_told(call: Callable[..., Any], folder: Path) -> None:
+    answer = call("score", folder / "run", stdin="ein Hund\n\u2603\n".encode())
+    assert "1 of 9 characters unknown to the vocabulary, in 1 of 2 lines; most often '\u2603'" in answer.err
 
 
 def test_scores_as_json(call: Callable[..., Any], folder: Path) -> None:

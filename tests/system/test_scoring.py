@@ -56,6 +56,15 @@ def test_pairs_get_the_same_score_from_files_from_a_pipe_and_as_json(call: Call,
     assert all(len(item["tokens"]) == len(item["log_probs"]) for item in found)
 
 
+@pytest.mark.parametrize("command", ["score", "align"])
+def test_words_of_pairs_that_the_model_does_not_know_are_told(call: Call, folder: Path, command: str) -> None:
+    answer = call(command, folder / "run", stdin=b"ein zebra bellt\tbellt ein zebu\nein Hund\tHund ein\n")
+    assert len(lines_of(answer)) == 2
+    hint = " (the run expects words separated by spaces)"
+    assert f"1 of 5 words unknown to the source vocabulary, in 1 of 2 lines; most often 'zebra'{hint}" in answer.err
+    assert f"1 of 5 words unknown to the target vocabulary, in 1 of 2 lines; most often 'zebu'{hint}" in answer.err
+
+
 def test_an_ensemble_of_a_model_with_itself_scores_as_the_model(call: Call, folder: Path) -> None:
     files = ("--source", folder / "source", "--target", folder / "target")
     alone, both = (lines_of(call("score", folder / "run", *files, *more)) for more in ((), ("--ensemble", folder / "run")))

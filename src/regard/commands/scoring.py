@@ -73,16 +73,30 @@ def score(
         {"--source": source, "--target": target, "--languages": languages, "--images": images, "--ensemble": others},
         "not for a run of the task lm, which reads standard input",
     )
-    from regard.tasks.language_prediction import LanguageModel
+    _score_lines(run, batch_size or 64, json_lines=json_lines, json_input=json_input)
+
+
+def _score_lines(run: Path, batch_size: int, *, json_lines: bool, json_input: bool) -> None:
+    from regard.tasks.language_prediction import LanguageModel, LineScore
+    from regard.tasks.unknown_tokens import UnknownTokenWarning
 
     model = LanguageModel.open(run)
+    vocabulary = model.run.vocabulary
+    unknown = UnknownTokenWarning(vocabulary.kind, "vocabulary")
+
+    def score(lines: list[str]) -> list[LineScore]:
+        for line in lines:
+            unknown.add(vocabulary.encode(line))
+        return model.score(lines, batch_size=batch_size)
+
     _, bad = answer_lines(
         input_chunks("a line"),
         text_reader(("text",) if json_input else None),
-        lambda lines: model.score(lines, batch_size=batch_size or 64),
+        score,
         lambda _, item: f"{item.total:.4f}\t{item.mean:.4f}",
         json_lines=json_lines or json_input,
     )
+    unknown.tell()
     if bad:
         raise typer.Exit(1)
 
@@ -92,12 +106,17 @@ def _score_pairs(
 ) -> None:
     from regard.tasks.pair_scores import PairScore, score_pairs
     from regard.tasks.translation_prediction import Translator
+    from regard.tasks.unknown_tokens import UnknownPairTokens
 
     source, target, languages, images = given
     translator = Translator.open(run, *(others or []))
     translator.use_images(images)
     opened = translator.run.reading(languages)
-    chunks = _pair_chunks(opened, source, target, languages, json_input)
+    chunks, unknown = _pair_chunks(opened, source, target, languages, json_input), UnknownPairTokens(opened.vocabularies)
+
+    def score(pairs: list[tuple[str, str]]) -> list[PairScore]:
+        unknown.add(pairs)
+        return score_pairs(opened, pairs, batch_size=batch_size)
 
     def show(number: int, item: PairScore) -> str:
         for side, cut in zip(("source", "target"), item.truncated, strict=True):
@@ -108,11 +127,12 @@ def _score_pairs(
     _, bad = answer_lines(
         chunks,
         _pair_reader(opened, source, json_input),
-        lambda pairs: score_pairs(opened, pairs, batch_size=batch_size),
+        score,
         show,
         json_lines=json_lines or json_input,
         files=source and [source],
     )
+    unknown.tell()
     translator.run.vocabularies.tell_missing_images()
     if bad:
         raise typer.Exit(1)
@@ -144,6 +164,7 @@ def align(
     from regard.data.link_lines import format_links
     from regard.metrics.alignment import Links
     from regard.tasks.translation_prediction import Translator
+    from regard.tasks.unknown_tokens import UnknownPairTokens
     from regard.tasks.word_links import choose_attention, find_links, write_choice
 
     translator = Translator.open(run)
@@ -159,7 +180,10 @@ def align(
         write_choice(run, choice)
         write_message(f"links come from {choice}: {choice.effect:.0%} of the largest effect of leaving out one token")
 
+    unknown = UnknownPairTokens(opened.vocabularies)
+
     def link(pairs: list[tuple[str, str]]) -> Iterator[WordLinks]:
+        unknown.add(pairs)
         found: list[Links] = find_links(opened, pairs, unit=link_unit, method=method)
         return (WordLinks(sorted(links), format_links(links)) for links in found)
 
@@ -171,6 +195,7 @@ def align(
         json_lines=json_lines or json_input,
         files=source and [source],
     )
+    unknown.tell()
     translator.run.vocabularies.tell_missing_images()
     if bad:
         raise typer.Exit(1)

@@ -130,7 +130,7 @@ def translate(
         item = answer.item
         tokens += len(item.hypotheses[0].tokens) if item.hypotheses else 0
         _tell(number, item, translator.run)
-        unknown.add(number, item.source, at_once=True)
+        unknown.add(item.source, at_once=number)
         linked.write(number, answer.links)
         return item.text
 

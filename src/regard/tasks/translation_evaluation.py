@@ -109,8 +109,8 @@ def evaluate_translation(
     seconds = time.perf_counter() - begun
     outputs = [item.text for item in translations]
     unknown = UnknownTokenWarning(translator.run.vocabularies.source.kind)
-    for number, item in enumerate(translations, start=1):
-        unknown.add(number, item.source)
+    for item in translations:
+        unknown.add(item.source)
     # What translation would cut off is left out here: a line of a million characters has no likelihood worth its memory.
     corpus = encode_corpus(pairs, translator.run.vocabularies, max_length=translator.run.config.data.max_length, name="test data")
     figures = translation_likelihood(translator.run.model, corpus)
