@@ -99,7 +99,7 @@ def _model(init: Callable[..., None]) -> Any:
     from pydantic import ConfigDict, create_model
 
     # Strict: nothing is converted. Class instances are checked by isinstance.
-    settings = ConfigDict(arbitrary_types_allowed=True, strict=True, protected_namespaces=())
+    settings = ConfigDict(arbitrary_types_allowed=True, strict=True, protected_namespaces=(), allow_inf_nan=False)
     hints = typing.get_type_hints(init, include_extras=True)
     fields: dict[str, Any] = {name: (hint, None) for name, hint in hints.items() if name != "return"}
     return create_model("Arguments", __config__=settings, **fields)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -22,7 +25,7 @@ from regard.attention import (
     MonotonicWindow,
     PredictiveWindow,
 )
-from regard.errors import ConfigError, ShapeError
+from regard.errors import ConfigError, RangeError, ShapeError
 from tests.reference import attention as reference
 
 B, T, S, D, A, RADIUS = 2, 3, 7, 5, 11, 2
@@ -709,3 +712,35 @@ def test_a_query_without_an_axis_of_targets_is_refused_and_told_how_to_have_one(
     with pytest.raises(ShapeError, match=r"Attention: value must be \(B, S, Dv\), found "):
         attention(state.unsqueeze(1), source, source[0])
     assert attention(state.unsqueeze(1), source, source).context.shape == (B, 1, 5)
+
+
+@pytest.mark.parametrize(
+    ("position", "error", "message"),
+    [
+        (torch.full((4,), math.nan), RangeError, "positions must be finite and at least 0, found nan"),
+        (torch.tensor(-3), RangeError, "found -3"),
+        (torch.tensor([0.0, 1.5, math.inf, 2.0]), RangeError, "found inf"),
+        (torch.ones(4, dtype=torch.bool), ShapeError, "position must hold numbers, found torch.bool"),
+        (10**30, ConfigError, r"position must be below 2\*\*63"),
+        (True, ConfigError, "position must be a whole number of at least 0, found True"),
+    ],
+)
+def test_what_is_no_position_is_refused(position: Any, error: type[Exception], message: str) -> None:
+    x = torch.randn(1, 4, 8)
+    with pytest.raises(error, match=message):
+        Attention(DotScore(), window=MonotonicWindow(2))(x, x, x, position=position)
+
+
+@pytest.mark.parametrize("score", [DotScore(), LocationScore(8, 4), AdditiveScore(8, 8, 5), CosineScore()])
+def test_inputs_of_another_dtype_are_named(score: Any) -> None:
+    x = torch.randn(1, 4, 8)
+    with pytest.raises(ShapeError, match=r"expected one dtype|must be torch.float16, the dtype of query"):
+        Attention(score)(x.half(), x, x)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert Attention(score)(x.bfloat16(), x, x).context.isfinite().all()
+
+
+@pytest.mark.parametrize("sharpness", [math.nan, math.inf, "1"])
+def test_a_sharpness_that_is_no_finite_number_is_refused(sharpness: Any) -> None:
+    with pytest.raises(ConfigError, match=r"CosineScore: sharpness should be a (finite|valid) number"):
+        CosineScore(sharpness)

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+from regard.errors import ConfigError
 from regard.mask_check import check
 
 transformers = pytest.importorskip("transformers", reason="the extra hf is not installed")
@@ -78,3 +79,5 @@ def test_the_largest_token_of_a_padded_text_is_looked_for_in_its_padding_too() -
     report = check(model, {"input_ids": torch.where(mask > 0, tokens, 1), "attention_mask": mask})
     assert [result.name for result in report.leaks] == ["padding content"], str(report)
     assert report["padding content"].output == "pooler_output"
+    with pytest.raises(ConfigError, match=r"no check 'padding'; there are .*padding content"):
+        report["padding"]

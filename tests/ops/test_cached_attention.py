@@ -137,6 +137,15 @@ def test_other_dtypes_and_gradients_are_computed_by_pytorch():
     assert query.grad.any()
 
 
+def test_scores_that_fit_half_precision_do_not_overflow_before_they_are_scaled() -> None:
+    query = torch.full((1, 1, 1, 64), 60.0, dtype=torch.float16)  # 64 * 60 * 60 does not fit, an eighth of it does
+    keys = torch.stack([query[0, 0], -query[0, 0]])
+    values = torch.tensor([1.0, 2.0]).half().view(2, 1, 1).expand(2, 1, 64)
+    for max_area in (1, 2):
+        context, _ = ops.cached_attention(query, keys, values, torch.tensor([[0, 1]]), max_area=max_area, need_weights=True)
+        assert torch.equal(context.flatten(), torch.ones(64).half())
+
+
 def test_shapes_that_do_not_agree_are_refused():
     query, key, value, places = inputs(2, 3, 2, 5, 7)
     for wrong in ((query, key, value[1:], places), (query, key, value, places[1:]), (query[..., 1:], key, value, places)):

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from typing import Any
+
 import pytest
 import torch
 
@@ -141,3 +144,9 @@ def test_flags_of_positions_are_boolean_too(call):
     for numbers in (SQUARE.float(), SQUARE.long()):
         with pytest.raises(ShapeError, match="must be boolean"):
             call(numbers)
+
+
+@pytest.mark.parametrize("lengths", [[1.0, math.nan], [3.5], [True]])
+def test_lengths_are_whole_numbers(lengths: list[Any]) -> None:
+    with pytest.raises(ShapeError, match="length_mask: lengths must hold whole numbers, found torch"):
+        ops.length_mask(torch.tensor(lengths), 5)

@@ -61,6 +61,10 @@ def test_the_number_of_areas_is_the_papers_formula():
 
 
 def test_an_empty_memory_has_no_areas():
+    assert ops.area_count(10**12, 10**12) == 10**12 * (10**12 + 1) // 2  # at once
+    for size in (5.5, -1, "5", True):
+        with pytest.raises(ConfigError, match="size must be a whole number of at least 0"):
+            ops.area_count(size, 3)
     assert ops.area_count(0, 3) == ops.area_count((0, 5), (2, 2)) == ops.area_count((5, 0), (2, 2)) == 0
     assert ops.area_spans(0, 3).shape == (0, 2)
     assert ops.area_spans((0, 5), (2, 2)).shape == (0, 4)

@@ -46,7 +46,7 @@ REFUSED = {
     "a hexadecimal length": (POST + b"Content-Length: 0xc\r\n\r\n" + BODY, 400, NOT_HTTP),
     "an empty length": (POST + b"Content-Length:\r\n\r\n" + BODY, 400, NOT_HTTP),
     "a length with a blank inside": (POST + b"Content-Length: 1 2\r\n\r\n" + BODY, 400, NOT_HTTP),
-    "a length of 30 digits": (POST + b"Content-Length: " + b"9" * 30 + b"\r\n\r\n" + BODY, 400, NOT_HTTP),
+    "a length of 30 digits": (POST + b"Content-Length: " + b"9" * 30 + b"\r\n\r\n" + BODY, 413, "Content-Length: more than is read"),
     "a blank before the colon": (POST + b"Content-Length : 12\r\n\r\n" + BODY, 400, NOT_HTTP),
     "coding, a blank before the colon": (POST + b"Transfer-Encoding : chunked\r\n\r\n0\r\n\r\n", 400, NOT_HTTP),
     "chunked not last": (POST + b"Transfer-Encoding: chunked, gzip\r\n\r\n0\r\n\r\n", 400, LAST),

@@ -9,6 +9,7 @@ from regard import ops
 from regard.constructor_checks import Positive, Size, SizeOrPair, checked
 from regard.errors import ConfigError
 from regard.ops.area_windows import check_areas
+from regard.ops.call_checks import takes_flags
 from regard.ops.materialized_areas import LEARNED_KEY_MODES, AreaWeights, check_modes, hidden_parts
 from regard.ops.reference import AreaResult, area_attention
 from regard.ops.sparsemax import Normalizer
@@ -130,6 +131,7 @@ class Areas(nn.Module):
         spans = ops.area_spans(size, self.max_area, device=device)
         return spans[:, 0] + (spans[:, 1] - 1) / 2
 
+    @takes_flags
     def forward(
         self,
         query: Tensor,

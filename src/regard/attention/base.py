@@ -6,24 +6,7 @@ from typing import Literal, NamedTuple
 
 from torch import Tensor
 
-from regard.errors import ConfigError
-
 NeedWeights = bool | Literal["areas"]
-
-
-def check_need_weights(operation: str, need_weights: NeedWeights) -> None:
-    """Refuse another word than "areas", which would count as true.
-
-    Example:
-        >>> check_need_weights("attend", "area")
-        Traceback (most recent call last):
-            ...
-        regard.errors.ConfigError: attend: need_weights may be True, False or 'areas', found 'area'
-    """
-    if isinstance(need_weights, str) and need_weights != "areas":
-        raise ConfigError(f"{operation}: need_weights may be True, False or 'areas', found {need_weights!r}")
-
-
 """Whether to return weights: False (none), True (item weights), "areas" (area weights, where there are areas)."""
 
 

@@ -7,8 +7,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from regard.ops.call_checks import takes_tensors
 from regard.ops.masks import check_key_mask, length_mask
-from regard.ops.tensor_checks import takes_tensors
 
 
 class IndexedMemory(NamedTuple):

@@ -12,13 +12,14 @@ from torch import Tensor, nn
 
 from regard import ops
 from regard.attention.areas import Areas, scored_area_length
-from regard.attention.base import AttentionOutput, NeedWeights, check_need_weights
+from regard.attention.base import AttentionOutput, NeedWeights
 from regard.attention.indexed_memory import IndexedMemory, has_gap, index_sources
 from regard.attention.recorder import is_recording, record_call
 from regard.attention.scores import LocationScore, ScoreModule, input_dims
 from regard.attention.torch_adapter import build_from_torch, build_to_torch
 from regard.constructor_checks import Dropout, Size, checked
 from regard.errors import ConfigError, ShapeError
+from regard.ops.call_checks import takes_flags
 from regard.ops.masks import check_boolean, check_key_mask, check_mask
 from regard.ops.nonfinite import finite_rows
 from regard.ops.sparsemax import Normalizer
@@ -149,6 +150,7 @@ class MultiHeadAttention(nn.Module):
         """
         return build_from_torch(cls, theirs, areas)
 
+    @takes_flags
     def to_torch(self, *, batch_first: bool = True) -> nn.MultiheadAttention:
         """Build torch's module with these weights.
 
@@ -161,6 +163,7 @@ class MultiHeadAttention(nn.Module):
         """
         return build_to_torch(self, batch_first=batch_first)
 
+    @takes_flags
     def forward(
         self,
         query: Tensor,
@@ -219,6 +222,7 @@ class MultiHeadAttention(nn.Module):
         )
         return self._join(context, weights, tainted)
 
+    @takes_flags
     def memory(self, key: Tensor, value: Tensor, *, key_mask: Tensor | None = None, finite: bool = False) -> HeadMemory:
         """Project keys and values (B, S, memory_dim) once, for all steps; `key_mask` (B, S) bool, True = may attend.
 
@@ -257,6 +261,7 @@ class MultiHeadAttention(nn.Module):
         key, value = (part.unflatten(-1, (self.num_heads, self.head_dim)) for part in ops.joint_linear(states, (self.key, self.value)))
         return index_sources(key, value, key_mask)
 
+    @takes_flags
     def attend_items(self, query: Tensor, memory: IndexedMemory, *, need_weights: bool = False) -> AttentionOutput:
         """Attend with query groups (G, K, E) to a cache: context (G, K, E) and, if requested, weights (G, H, K, L).
 
@@ -304,6 +309,7 @@ class MultiHeadAttention(nn.Module):
         mask = None if memory.mask is None else self.areas.mask(memory.mask)
         return HeadMemory(self.areas.keys(memory.key), self.areas.values(memory.value), mask, True)
 
+    @takes_flags
     def attend(
         self,
         query: Tensor,
@@ -385,7 +391,6 @@ class MultiHeadAttention(nn.Module):
         self, query: Tensor, key: Tensor, value: Tensor, allowed: Tensor | None, only_causal: bool, need_weights: NeedWeights
     ) -> tuple[Tensor, Tensor | None]:
         # (B, H, T, D) on (B, H, S, D) twice: context and, if requested, weights of every head.
-        check_need_weights("MultiHeadAttention", need_weights)
         if need_weights == "areas" and self.areas is None:
             raise ConfigError('MultiHeadAttention: need_weights="areas" needs areas; True gives the weights of the items')
         dropout = self.dropout if self.training else 0.0

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from regard.attention.areas import Areas
 from regard.attention.base import NeedWeights
+from regard.ops.call_checks import takes_flags
 
 
 class RecordedWeights(NamedTuple):
@@ -37,6 +38,7 @@ class _Watch(NamedTuple):
 _watches: ContextVar[tuple[_Watch, ...]] = ContextVar("_watches", default=())
 
 
+@takes_flags
 @contextmanager
 def record_weights(*, areas: bool = False) -> Generator[list[RecordedWeights], None, None]:
     """Record the weights of this package's attention modules in a block; `regard.record_weights` covers any model.

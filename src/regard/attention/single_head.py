@@ -7,13 +7,14 @@ from torch import Tensor, nn
 
 from regard import ops
 from regard.attention.areas import Areas
-from regard.attention.base import AttentionOutput, HardOutput, Memory, NeedWeights, check_need_weights
+from regard.attention.base import AttentionOutput, HardOutput, Memory, NeedWeights
 from regard.attention.hard import HardChoice
 from regard.attention.recorder import is_recording, record_call
 from regard.attention.scores import LocationScore, ScoreModule, input_dims
 from regard.attention.windows import WindowModule
 from regard.constructor_checks import Dropout, checked
 from regard.errors import ConfigError, ShapeError
+from regard.ops.call_checks import takes_flags
 from regard.ops.masks import check_key_mask, check_mask
 from regard.ops.nonfinite import finite_rows
 from regard.ops.sparsemax import Normalizer
@@ -115,6 +116,7 @@ class Attention(nn.Module):
             value = value.masked_fill(bad.unsqueeze(-1), torch.nan)
         return Memory(self.score.project(key).masked_fill(bad.unsqueeze(-1), torch.nan), value, mask, _reach(mask))
 
+    @takes_flags
     def attend(
         self,
         query: Tensor,
@@ -149,7 +151,6 @@ class Attention(nn.Module):
                 return self.attend(query, memory, mask=mask, position=position, need_weights=need, soft=soft).weights
 
             record_call(self, self.areas, weigh)
-        check_need_weights("attend", need_weights)
         if need_weights == "areas" and self.areas is None:
             raise ConfigError('attend: need_weights="areas" needs an attention with areas; True gives the weights of the items')
         if soft is not None and self.choice is None:
@@ -182,6 +183,7 @@ class Attention(nn.Module):
         output = self._output(chosen.weights, value, need_weights)
         return _tainted(HardOutput(*output, chosen.log_prob, chosen.entropy, chosen.sampled), tainted)
 
+    @takes_flags
     def forward(
         self,
         query: Tensor,

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 
 from regard import ops
 from regard.constructor_checks import Count, Size, checked
-from regard.errors import ShapeError
+from regard.errors import RangeError, ShapeError
+from regard.ops.tensor_checks import is_plain
 
 
 class MonotonicWindow(nn.Module):
@@ -40,9 +41,14 @@ class MonotonicWindow(nn.Module):
         """Open [t - D, t + D]; `position` is one target position for all T queries, or (T,).
 
         Raises:
-            ShapeError: it has another shape.
+            ShapeError: it has another shape, or is boolean.
+            RangeError: on a CPU, a position is negative or not finite.
         """
         center = torch.as_tensor(position, device=query.device)
+        if center.dtype == torch.bool:
+            raise ShapeError(f"MonotonicWindow: position must hold numbers, found {center.dtype}")
+        if center.is_cpu and is_plain(center) and (wrong := center[~((center >= 0) & center.isfinite())]).numel():
+            raise RangeError(f"MonotonicWindow: positions must be finite and at least 0, found {wrong[0].item()}")
         if center.shape not in ((), query.shape[1:2]):
             raise ShapeError(f"MonotonicWindow: position must be one number or (T,) = ({query.shape[1]},), found {tuple(center.shape)}")
         center = center.expand(query.shape[:2])

@@ -11,7 +11,7 @@ from typing import Any
 
 from torch import nn
 
-from regard.errors import ConfigError
+from regard.errors import ConfigError, shown
 
 # Options of the models' own attention functions, some read from the layer, that calls.py supports.
 KNOWN_OPTIONS = {
@@ -28,6 +28,8 @@ def attention_layers(model: nn.Module) -> dict[str, nn.Module]:
     Raises:
         ConfigError: there is none: the model would silently ignore any function.
     """
+    if not isinstance(model, nn.Module):
+        raise ConfigError(f"expected a model of transformers, found {shown(model)}")
     found = {name: module for name, module in model.named_modules() if _asks_the_registry(type(module))}
     if not found:
         raise ConfigError(
@@ -78,6 +80,8 @@ def select_layers(layers: dict[str, nn.Module], wanted: int | Collection[int] | 
     """
     if wanted is None:
         return set(layers)
+    if isinstance(wanted, bool | str):
+        raise ConfigError(f"layers: expected a number, or numbers of layers, found {wanted!r}")
     numbers = {name: next((int(part) for part in name.split(".") if part.isdigit()), None) for name in layers}
     there = {number for number in numbers.values() if number is not None}
     asked = set(range(wanted)) if isinstance(wanted, int) else set(wanted)

@@ -209,6 +209,8 @@ def enable_area(
     found = attention_layers(model)
     if hasattr(model.config, "regard_area") and any(hasattr(module, "regard_area") for module in found.values()):
         raise ConfigError(f"{type(model).__name__}: it attends to areas already; remove() its handle first")
+    if not isinstance(max_area, int | tuple) or isinstance(max_area, bool):
+        raise ConfigError(f"max_area: expected a whole number of at least 1, or (height, width) for images, found {max_area!r}")
     chosen = select_layers(found, layers)
     own = _own_tokens(model, max_area, class_tokens)
     grid = image_grid(model) if grid is None and not isinstance(max_area, int) else grid

@@ -7,6 +7,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
+from regard.errors import ConfigError, listed, shown
+
 Verdict = Literal["ok", "leak", "blind", "error", "not checked"]
 COLUMNS = ("check", "result", "first module", "change", "limit")
 
@@ -117,8 +119,15 @@ class Report:
         return tuple(result for result in self.results if result.bad)
 
     def __getitem__(self, name: str) -> Result:
-        """Return the result of a check by its name in the table."""
-        return next(result for result in self.results if result.name == name)
+        """Return the result of a check by its name in the table.
+
+        Raises:
+            ConfigError: there is none of this name.
+        """
+        results = {result.name: result for result in self.results}
+        if name not in results:
+            raise ConfigError(f"no check {shown(name)}; there are {listed(list(results), most=len(results))}")
+        return results[name]
 
     def lines(self) -> Iterator[str]:
         """Return the lines of the report: a headline, the table, and a paragraph per leak."""

@@ -18,6 +18,7 @@ from regard.observe.images import find_patches
 from regard.observe.observer import Observer
 from regard.observe.recording import Recording
 from regard.observe.scopes import Scope
+from regard.ops.call_checks import takes_flags
 
 ADVICE = (
     "call F.scaled_dot_product_attention, or multiply torch.softmax(scores, -1) with the values; switch off kernels outside PyTorch "
@@ -42,6 +43,7 @@ class _Block(AbstractContextManager[Recording]):
         return self._open.pop().__exit__(*error)
 
 
+@takes_flags
 def watch(
     model: nn.Module,
     *,

@@ -21,11 +21,12 @@ from torch import Tensor
 from regard.errors import ConfigError, ShapeError
 from regard.ops import reference, tensor_checks
 from regard.ops.area_windows import AreaSpec, check_areas
+from regard.ops.call_checks import takes_tensors
 from regard.ops.kernels import area_cpu, area_op, area_torch, native
 from regard.ops.masks import check_mask
 from regard.ops.materialized_areas import AreaWeights, check_area_weights, check_modes
 from regard.ops.sparsemax import Normalizer
-from regard.ops.tensor_checks import autocast_together, check_share, refuse_others, takes_tensors, with_learned_scale
+from regard.ops.tensor_checks import autocast_together, check_share, refuse_others, with_learned_scale
 
 
 @takes_tensors

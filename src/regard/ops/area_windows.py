@@ -19,8 +19,9 @@ import torch
 from torch import Tensor
 
 from regard.errors import ConfigError, ShapeError
+from regard.ops.call_checks import takes_tensors
 from regard.ops.sparsemax import Normalizer
-from regard.ops.tensor_checks import takes_tensors
+from regard.ops.tensor_checks import check_count
 
 AreaSize = int | tuple[int, int]
 Extent = tuple[tuple[int, int], tuple[int, int]]
@@ -122,10 +123,13 @@ def area_count(size: AreaSize, max_area: AreaSize) -> int:
         >>> area_count(4, 3), area_count((3, 3), (2, 2))
         (9, 25)
     """
-    return sum(area_counts(_extent_of(size, max_area)))
+    (rows, columns), (tallest, widest) = _extent_of(size, max_area)
+    return (2 * rows - tallest + 1) * tallest // 2 * ((2 * columns - widest + 1) * widest // 2)
 
 
 def _extent_of(size: AreaSize, max_area: AreaSize) -> Extent:
+    if not isinstance(size, tuple | list):
+        check_count("areas", "size", size)
     # In this order, because a traced size is not an int.
     return area_extent(math.prod(size), max_area, size) if isinstance(size, tuple | list) else area_extent(size, max_area)
 

@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 
 from regard.errors import ConfigError, ShapeError
+from regard.ops.call_checks import takes_tensors
 from regard.ops.masks import check_boolean
-from regard.ops.tensor_checks import no_autocast, takes_tensors
+from regard.ops.tensor_checks import no_autocast
 
 
 @takes_tensors

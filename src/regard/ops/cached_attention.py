@@ -8,6 +8,7 @@ from torch import Tensor
 
 from regard.ops.area_attention import area_attention
 from regard.ops.area_windows import check_areas
+from regard.ops.call_checks import takes_flags
 from regard.ops.kernels import indexed_cpu
 from regard.ops.masks import length_mask
 from regard.ops.sparsemax import Normalizer, normalize
@@ -23,6 +24,7 @@ _ARGUMENTS = Signature(
 )
 
 
+@takes_flags
 def cached_attention(
     query: Tensor,
     keys: Tensor,
@@ -95,7 +97,7 @@ def cached_attention(
         )
         context, weights = found if isinstance(found, tuple) else (found, None)
         return context.transpose(1, 2), None if weights is None else weights.transpose(1, 2)
-    scores = query.transpose(1, 2) @ key.mT * scale
+    scores = (query * scale).transpose(1, 2) @ key.mT  # in this order: in float16 the products may be too large
     weights = normalize(scores, mask, normalizer=normalizer)
     context = (weights @ value.to(weights.dtype)).transpose(1, 2)
     return context, weights.transpose(1, 2) if need_weights else None

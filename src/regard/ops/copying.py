@@ -8,8 +8,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from regard.ops.call_checks import takes_tensors
 from regard.ops.cross_entropy import SequenceLoss
-from regard.ops.tensor_checks import Argument, Signature, check_range, no_autocast, takes_tensors
+from regard.ops.tensor_checks import Argument, Signature, check_range, no_autocast
 
 LEAST = 1e-10
 """Probability of a target word that is in neither the vocabulary nor the attended source: a loss of 23 nats instead of infinity."""

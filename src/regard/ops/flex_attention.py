@@ -17,6 +17,7 @@ from torch.overrides import handle_torch_function, has_torch_function
 
 from regard.errors import ConfigError, ShapeError, shortened
 from regard.ops.area_windows import check_areas
+from regard.ops.call_checks import takes_flags
 from regard.ops.flex_tiles import TiledCall, attend_by_tiles, with_same_scores
 from regard.ops.materialized_attention import FULL, PARTIAL, Blocks, FlexRequest, MaterializedResult, compute_dtype, materialized_attention
 from regard.ops.mod_calls import (
@@ -40,6 +41,7 @@ BLOCK = 128
 AREA_SCORES = 2**21  # area scores in memory at a time, 8 MiB
 
 
+@takes_flags
 def attention(
     query: Tensor,
     key: Tensor,

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from regard.errors import ShapeError
+from regard.ops.call_checks import takes_tensors
 from regard.ops.masks import check_boolean
-from regard.ops.tensor_checks import takes_tensors
 
 
 @takes_tensors

@@ -7,11 +7,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from regard.ops.call_checks import takes_tensors
 from regard.ops.kernels import native
 from regard.ops.kernels.panels import Affine
 from regard.ops.kernels.vocabulary_cpu import OutputPlan, RunningTotals
 from regard.ops.linear import Linear, cached_by_owner, packed_dtype
-from regard.ops.tensor_checks import check_range, takes_tensors
+from regard.ops.tensor_checks import check_range
 
 
 class LazyLogits(NamedTuple):

@@ -23,11 +23,12 @@ from torch import Tensor
 from torch._C import _current_graph_task_id  # pyright: ignore[reportPrivateUsage]  # torch has no public name for it
 from torch.autograd import Variable
 
-from regard.errors import ConfigError
+from regard.errors import ConfigError, ShapeError
+from regard.ops.call_checks import takes_tensors
 from regard.ops.kernels import native
 from regard.ops.kernels.panels import Affine, PackedLinear
 from regard.ops.kernels.second_order import differentiable_gradients
-from regard.ops.tensor_checks import Argument, Signature, autocasts, is_plain, takes_tensors
+from regard.ops.tensor_checks import Argument, Signature, autocasts, is_plain
 
 _ARGUMENTS = Signature("linear", Argument("x", "* I"), Argument("weight", "O I"), Argument("bias", "O", optional=True))
 
@@ -405,7 +406,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         (..., O); under autocast in autocast's dtype.
 
     Raises:
-        ShapeError: incompatible shapes.
+        ShapeError: incompatible shapes or dtypes.
         ConfigError: only some tensors are on the meta device.
 
     Example:
@@ -415,13 +416,16 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     fits = isinstance(x, Tensor) and isinstance(weight, Tensor) and x.dim() >= 1 and weight.dim() == 2 and x.shape[-1] == weight.shape[1]
     if not fits or (bias is not None and bias.shape != weight.shape[:1]):
         _ARGUMENTS.check(x, weight, bias)
+    if not _one_type(x, weight, bias):
+        types = f"weight {weight.dtype}" + ("" if bias is None else f", bias {bias.dtype}")
+        raise ShapeError(f"linear: x is {x.dtype}, {types}; expected one dtype")
     if weight.is_meta != x.is_meta or (bias is not None and bias.is_meta != x.is_meta):  # meta tensors are left to torch
         places = f"weight on {weight.device}" + ("" if bias is None else f", bias on {bias.device}")
         raise ConfigError(f"linear: x is on {x.device}, {places}; expected one device")
     if not is_plain(x, weight, bias):
         return F.linear(x, weight, bias)  # a compiler traces no context variable, and plans its own products
     steps = _steps.get()
-    if steps is not None and torch.is_grad_enabled() and weight.requires_grad and _one_type(x, weight, bias):
+    if steps is not None and torch.is_grad_enabled() and weight.requires_grad:
         return steps.linear(x, weight, bias)
     packs = _packed(x, (weight,), (bias,))
     if packs is not None:
@@ -434,7 +438,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 
 def _one_type(x: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
     # torch refuses mixed dtypes; under autocast they become one.
-    return autocasts(x.device.type) or (weight.dtype == x.dtype and (bias is None or bias.dtype == x.dtype))
+    return (weight.dtype == x.dtype and (bias is None or bias.dtype == x.dtype)) or autocasts(x.device.type)
 
 
 class Linear(torch.nn.Linear):

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from regard.errors import ShapeError
-from regard.ops.tensor_checks import check_count, check_number, check_range, takes_tensors
+from regard.ops.call_checks import takes_tensors
+from regard.ops.tensor_checks import check_count, check_number, check_range
 
 
 def length_mask(lengths: Tensor, size: int) -> Tensor:
@@ -23,6 +24,7 @@ def length_mask(lengths: Tensor, size: int) -> Tensor:
 
     Raises:
         ConfigError: `size` is no whole number of at least 0.
+        ShapeError: `lengths` is no tensor of whole numbers.
         RangeError: on a CPU, a length is not 0 to `size`.
 
     Example:

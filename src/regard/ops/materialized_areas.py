@@ -27,9 +27,10 @@ from regard.ops.area_windows import (
     window_maxima,
     window_sums,
 )
+from regard.ops.call_checks import takes_tensors
 from regard.ops.masks import check_boolean, check_mask
 from regard.ops.sparsemax import Normalizer, normalize
-from regard.ops.tensor_checks import Argument, Signature, takes_tensors
+from regard.ops.tensor_checks import Argument, Signature
 
 VALUE_MODES = ("sum", "mean", "max")
 KEY_MODES = ("mean", "max", "sample", "features", "concat", "max_concat", "sum", "sample_concat", "sample_sum")

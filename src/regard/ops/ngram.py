@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from regard.errors import ShapeError
-from regard.ops.tensor_checks import takes_tensors
+from regard.ops.call_checks import takes_tensors
 
 
 @takes_tensors

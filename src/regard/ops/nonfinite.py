@@ -8,8 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from regard.ops.call_checks import takes_tensors
 from regard.ops.masks import check_axes
-from regard.ops.tensor_checks import takes_tensors
 
 
 class FiniteKeyValue(NamedTuple):

@@ -8,11 +8,11 @@ import torch
 from torch import Tensor
 
 from regard.errors import ConfigError, ShapeError
+from regard.ops.call_checks import takes_tensors
 from regard.ops.masks import check_mask
 from regard.ops.nonfinite import mask_nonfinite
 from regard.ops.scores import dot_scores
 from regard.ops.sparsemax import Normalizer, normalize
-from regard.ops.tensor_checks import takes_tensors
 
 NonLocalForm = Literal["gaussian", "embedded_gaussian", "dot", "concat"]
 

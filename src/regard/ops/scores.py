@@ -13,8 +13,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from regard.errors import ShapeError
+from regard.ops.call_checks import takes_tensors
 from regard.ops.kernels import additive_cpu
-from regard.ops.tensor_checks import Argument, Signature, refuse_others, takes_tensors
+from regard.ops.tensor_checks import Argument, Signature, autocasts, check_count, refuse_others
 
 _ADDITIVE = Signature("additive_scores", Argument("query", "* T A"), Argument("key", "* S A"), Argument("vector", "A"))
 
@@ -26,6 +27,8 @@ def _check_last(query: Tensor, key: Tensor, what: str) -> None:
             f"{what}: the last axis of query {tuple(query.shape)} and key {tuple(key.shape)} must agree, "
             f"found {query.shape[-1]} and {key.shape[-1]}"
         )
+    if query.dtype != key.dtype and not autocasts(query.device.type):
+        raise ShapeError(f"{what}: key must be {query.dtype}, the dtype of query, found {key.dtype}; convert it with key.to({query.dtype})")
 
 
 def dot_scores(query: Tensor, key: Tensor) -> Tensor:
@@ -159,10 +162,14 @@ def location_scores(projected: Tensor, size: int) -> Tensor:
     Returns:
         (..., T, S).
 
+    Raises:
+        ConfigError: `size` is no whole number of at least 0.
+
     Example:
         >>> location_scores(torch.zeros(1, 2), 3).tolist()
         [[0.0, 0.0, -inf]]
     """
+    check_count("location_scores", "size", size)
     reachable = projected.shape[-1]
     if size <= reachable:
         return projected[..., :size]

@@ -5,8 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from regard.ops.call_checks import takes_tensors
 from regard.ops.masks import check_mask
-from regard.ops.tensor_checks import check_count, check_number, check_scores, takes_tensors
+from regard.ops.tensor_checks import check_count, check_number, check_scores
 
 
 def masked_softmax(scores: Tensor, mask: Tensor | None = None) -> Tensor:

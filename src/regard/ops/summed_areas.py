@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from regard.ops.area_windows import AreaSize, accumulation_dtype, area_extent, area_spans, guarded_root
-from regard.ops.tensor_checks import takes_tensors
+from regard.ops.call_checks import takes_tensors
 
 
 class AreaFeatures(NamedTuple):

@@ -5,9 +5,6 @@ A wrong call gets the same message for PyTorch, the native library and Triton, a
 
 from __future__ import annotations
 
-import functools
-import inspect
-from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from numbers import Integral, Real
 from typing import NamedTuple, NoReturn, ParamSpec, TypeVar
@@ -210,38 +207,6 @@ def refuse_others(operation: str, **arguments: object) -> None:
             raise ShapeError(f"{operation}: {name} must be a tensor, found {type(value).__name__}")
 
 
-def takes_tensors(function: Callable[P, R]) -> Callable[P, R]:
-    """Make a function name an argument that should be a tensor and is none, where it fails because of it.
-
-    Raises:
-        ShapeError: from the function's calls.
-
-    Example:
-        >>> @takes_tensors
-        ... def rows(x: Tensor) -> int:
-        ...     return x.shape[0]
-        >>> rows([1, 2])
-        Traceback (most recent call last):
-            ...
-        regard.errors.ShapeError: rows: x must be a tensor, found list
-    """
-    signature = inspect.signature(function)
-    tensors = [name for name, each in signature.parameters.items() if str(each.annotation).startswith("Tensor")]
-
-    @functools.wraps(function)
-    def call(*args: P.args, **kwargs: P.kwargs) -> R:
-        try:
-            return function(*args, **kwargs)
-        except (AttributeError, TypeError, ShapeError) as error:
-            if str(error).startswith(f"{function.__name__}: "):  # not of a function that this one calls
-                raise
-            given = signature.bind(*args, **kwargs).arguments
-            refuse_others(function.__name__, **{name: given.get(name) for name in tensors})
-            raise
-
-    return call
-
-
 def check_scores(operation: str, scores: object) -> None:
     """Refuse scores that no weights can be made of.
 
@@ -292,12 +257,15 @@ def check_range(operation: str, name: str, numbers: Tensor, low: int, high: int)
     PyTorch's indexing checks them.
 
     Raises:
+        ShapeError: no tensor, or of no integer dtype.
         RangeError: a number is outside; the message states its position.
 
     Example:
         >>> check_range("pick", "places", torch.tensor([0, 2]), 0, 2)
     """
     refuse_others(operation, **{name: numbers})
+    if numbers.is_floating_point() or numbers.dtype == torch.bool:
+        raise ShapeError(f"{operation}: {name} must hold whole numbers, found {numbers.dtype}; convert it with {name}.to(torch.int64)")
     if not numbers.is_cpu or not numbers.numel() or not is_plain(numbers):
         return
     least, most = torch.aminmax(numbers)
@@ -306,7 +274,7 @@ def check_range(operation: str, name: str, numbers: Tensor, low: int, high: int)
     place = ((numbers < low) | (numbers > high)).nonzero()[0].tolist()
     where = f"{name}[{', '.join(map(str, place))}]" if place else name
     bounds = f"allowed are numbers from {low} to {high}" if low <= high else "there is nothing to name"
-    raise RangeError(f"{operation}: {where} is {int(numbers[tuple(place)])}; {bounds}")
+    raise RangeError(f"{operation}: {where} is {numbers[tuple(place)].item()}; {bounds}")
 
 
 def with_learned_scale(operation: str, query: Tensor, scale: float | Tensor) -> tuple[Tensor, float]:
@@ -321,7 +289,7 @@ def with_learned_scale(operation: str, query: Tensor, scale: float | Tensor) -> 
         The queries, and the remaining scale of the scores.
 
     Raises:
-        ConfigError: a number that is not finite in float32.
+        ConfigError: no number, or one that is not finite in float32.
         ShapeError: the tensor does not broadcast.
 
     Example:
@@ -329,8 +297,8 @@ def with_learned_scale(operation: str, query: Tensor, scale: float | Tensor) -> 
         (tensor([3., 3.]), 1.0)
     """
     if not isinstance(scale, Tensor):
-        if isinstance(scale, Real) and not abs(scale) <= LARGEST_SCALE:
-            raise ConfigError(f"{operation}: scale must be finite in float32, found {scale!r}")
+        if not _is_number(scale) or (isinstance(scale, Real) and not abs(scale) <= LARGEST_SCALE):
+            raise ConfigError(f"{operation}: scale must be a number, finite in float32, or a tensor, found {scale!r}")
         return query, scale
     wanted = (1, *reversed(query.shape[:-1]))
     if scale.dim() > query.dim() or any(one not in (1, size) for one, size in zip(reversed(scale.shape), wanted, strict=False)):
@@ -370,7 +338,7 @@ def check_number(operation: str, name: str, number: float, low: float, high: flo
 
 
 def check_count(operation: str, name: str, count: int, least: int = 0) -> None:
-    """Check that a number is whole and at least `least`.
+    """Check that a number is whole, at least `least` and below 2**63.
 
     Raises:
         ConfigError: it is not.
@@ -382,6 +350,8 @@ def check_count(operation: str, name: str, count: int, least: int = 0) -> None:
         return
     if isinstance(count, bool) or not isinstance(count, Integral | torch.SymInt) or count < least:
         raise ConfigError(f"{operation}: {name} must be a whole number of at least {least}, found {count!r}")
+    if isinstance(count, Integral) and count >= 2**63:  # of a 64-bit tensor
+        raise ConfigError(f"{operation}: {name} must be below 2**63, found {count}")
 
 
 def _is_number(value: object) -> bool:

@@ -140,6 +140,8 @@ def _check_framing(head: bytes) -> None:
     lengths, codings = LENGTH.findall(head), CODINGS.findall(head)
     if len(lengths) > 1 or b"," in b"".join(lengths):
         raise _Refused("Content-Length: expected once, and one number")
+    if lengths and (digits := lengths[0].strip()).isdigit() and len(digits) > 20:  # h11 reads no more
+        raise _Refused("Content-Length: more than is read", 413)
     if lengths and codings:
         raise _Refused("Content-Length and Transfer-Encoding: expected one of them")
     if codings:
