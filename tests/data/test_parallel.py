@@ -53,13 +53,13 @@ def test_unequal_files_are_refused_with_both_counts(tmp_path: Path) -> None:
         ("a.jsonl", "[" * 100_000, "line 2: more than 64 levels"),
         ("a.jsonl", '{"source": "a", "target": "b", "source": "c"}', "line 2: the key 'source' stands twice"),
         ("a.jsonl", '{"source": "a", "src": "b", "target": "c"}', "line 2: has the keys source, src; keep one of them"),
-        ("a.jsonl", '["a", "b"]', "line 2: expected an object .* found list"),
+        ("a.jsonl", '["a", "b"]', "line 2: expected an object .* found a list"),
         (
             "a.jsonl",
             '{"source": "a"}',
             'line 2: expected a text under "target", found the keys source; data.languages',
         ),
-        ("a.jsonl", '{"source": null, "target": "b"}', 'line 2: expected a text under "source", found NoneType'),
+        ("a.jsonl", '{"source": null, "target": "b"}', 'line 2: expected a text under "source", found null'),
     ],
 )
 def test_wrong_line_is_named(tmp_path: Path, name: str, line: str, message: str) -> None:

@@ -351,11 +351,14 @@ def test_a_study_goes_on_with_data_that_moved(tmp_path: Path, data: Path) -> Non
     (tmp_path / "own").rename(tmp_path / "moved")
     moved = load_study(written(tmp_path, tmp_path / "moved", **ALONE))
     assert run_study(moved, tmp_path / "out", beside=tmp_path, train=lambda *_: pytest.fail("trained again")) == 0
-    with pytest.raises(ConfigError, match=r"done with other settings: data\.source: .*own.* -> .*gone"):
+    configs = [path.read_text() for path in (tmp_path / "out" / "configs").iterdir()]
+    assert configs
+    assert all(str(tmp_path / "moved") in text and str(tmp_path / "own") not in text for text in configs)
+    with pytest.raises(ConfigError, match=r"done with other settings: data\.source: .*moved.* -> .*gone"):
         check_study(load_study(written(tmp_path, tmp_path / "gone", **ALONE)), tmp_path / "out", beside=tmp_path)
     shutil.rmtree(tmp_path / "out" / "runs")
-    with pytest.raises(ConfigError, match=r"done with other settings: data\.source: .*own.* -> .*moved"):
-        check_study(moved, tmp_path / "out", beside=tmp_path)
+    with pytest.raises(ConfigError, match=r"done with other settings: data\.source: .*moved.* -> .*own"):
+        check_study(study, tmp_path / "out", beside=tmp_path)
 
 
 def test_runs_do_not_mix_with_those_of_other_training_files(tmp_path: Path, data: Path, messages: list[str]) -> None:
@@ -684,6 +687,15 @@ def test_a_signal_to_all_processes_stops_the_study_though_the_training_ends_firs
     monkeypatch.chdir(tmp_path)
     with pytest.raises(WorkerLost, match="its training ended by SIG"):  # the training alone was stopped
         train_apart(["ending"], tmp_path / "run.log")
+
+
+def test_bleu_of_targets_without_four_words_is_refused_before_anything_is_trained(tmp_path: Path, data: Path) -> None:
+    study = load_study(written(tmp_path, data, metric="BLEU"))
+    (tmp_path / "short").write_text("a b c\n" * len((data / "test.target").read_text().splitlines()))
+    test = {**study.data["letters"].test, "target": str(tmp_path / "short")}
+    study = study.model_copy(update={"data": {"letters": study.data["letters"].model_copy(update={"test": test})}})
+    with pytest.raises(ConfigError, match=r"data\.letters\.test: no target has four words, so BLEU is 0 whatever the output; set metric"):
+        run_study(study, tmp_path / "out", beside=tmp_path, train=lambda command, log: pytest.fail("trained"))
 
 
 def test_a_file_of_a_test_set_that_is_not_there_is_named_before_anything_is_trained(tmp_path: Path, data: Path) -> None:

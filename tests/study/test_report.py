@@ -281,11 +281,12 @@ def test_only_seeds_that_both_have_are_compared(tmp_path: Path) -> None:
 def test_the_published_difference_is_that_of_the_figures_unless_said(tmp_path: Path) -> None:
     put(tmp_path, "classification", "a", "plain", 1, right(3))
     says = {"better": "good", "than": "plain"}
-    study = study_of("classification", {"says": "it helps", **says}, {"says": "as they say", **says, "published": "+9 elsewhere"})
+    told: list[dict[str, Any]] = [{"says": "as they say", **says, "published": "+9 elsewhere"}, {"says": "alone", **says, "published": 8.93}]
+    study = study_of("classification", {"says": "it helps", **says}, *told)
     figures = {"a": {"good": 28.17, "plain": 27.96}, "b": {"good": 3.0}}
     data = {name: each.model_copy(update={"published": figures[name]}) for name, each in study.data.items()}
     rows = build_report(study.model_copy(update={"data": data}), tmp_path, samples=1).findings
-    assert [row.published for row in rows] == ["+0.21", None, "+9 elsewhere", "+9 elsewhere"]
+    assert [row.published for row in rows] == ["+0.21", None, "+9 elsewhere", "+9 elsewhere", "+8.93", "+8.93"]
 
 
 def test_a_published_difference_is_positive_if_it_is_better_also_where_lower_is(tmp_path: Path) -> None:

@@ -67,6 +67,10 @@ def test_a_run_has_the_settings_of_the_study_the_scale_the_data_and_the_variant(
             {"hypotheses": [{"says": "x", "better": "wide", "than": "plain", "data": ["no"]}]},
             "hypotheses.0.data: 'no', expected some of copy",
         ),
+        (
+            {"hypotheses": [{"says": "x", "better": "wide", "than": "plain", "published": "about 9"}]},
+            "hypotheses.0.published: 'about 9': expected a number, which words may follow",
+        ),
         ({"variants": {"wide": {"seeds": [1, 7]}}, "seeds": [1, 2]}, "variants.wide.seeds: 7, expected some of 1, 2"),
         ({"budget": {"seconds": 9}}, "give updates, tokens or seconds, one of them"),
         (

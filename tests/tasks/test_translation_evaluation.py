@@ -139,8 +139,8 @@ def test_a_comparison_is_told_and_kept() -> None:
 def test_references_that_look_tokenized_are_named_once(capfd: pytest.CaptureFixture[str]) -> None:
     told: list[progress.Event] = []
     with progress.listening(lambda event: told.append(event) if event.warning else None):
-        evaluate_translation(translator(), [("a b", "a b .")] * TOKENIZED_LINES)
-        evaluate_translation(translator(), [("a b", "a b.")] * TOKENIZED_LINES)
+        evaluate_translation(translator(), [("a b", "a b a b .")] * TOKENIZED_LINES)
+        evaluate_translation(translator(), [("a b", "a b a b.")] * TOKENIZED_LINES)
     assert [event.text for event in told if "unknown" not in event.text] == [
         '100 references end in " .", as tokenized text does; BLEU is comparable on raw text only'
     ]
@@ -157,6 +157,14 @@ def test_bleu_of_text_without_spaces_counts_characters_where_asked_to() -> None:
     assert ["tok:13a" in plain.scores[0].signature, "tok:zh" in zh.scores[0].signature] == [True, True]
     assert zh.scores[0].value == sacrebleu.corpus_bleu(zh.outputs, [references], tokenize="zh").score
     assert paired_bootstrap(references, zh.outputs, references, tokenize="zh").baseline.value == zh.scores[0].value
+
+
+def test_bleu_that_no_output_can_have_is_told() -> None:
+    told: list[str] = []
+    with progress.listening(lambda event: told.append(event.text)):
+        found = evaluate_translation(translator(kind="word"), [("ein Hund", "Hund ein"), ("bellt", "der Hund bellt")])
+    assert told[-1] == "no reference has four words, so BLEU is 0 whatever the output; see chrF and exact match"
+    assert found.by_length == []
 
 
 def test_the_command_line_offers_the_tokenizers_of_bleu() -> None:

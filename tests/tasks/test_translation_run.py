@@ -151,8 +151,10 @@ def test_other_data_is_named(tmp_path: Path) -> None:
     config = begin(tmp_path / "run")
     with pytest.raises(ConfigError, match="the target file has other content"):
         prepare_run(tmp_path / "run", config, {**DIGESTS, "target": "17"}, vocabularies)
-    with pytest.raises(ConfigError, match="the valid_source file has other content"):
+    with pytest.raises(ConfigError, match="it was trained without a valid_source file"):
         prepare_run(tmp_path / "run", config, {**DIGESTS, "valid_source": "17"}, vocabularies)
+    with pytest.raises(ConfigError, match="it was trained with a target file"):
+        prepare_run(tmp_path / "run", config, {name: digest for name, digest in DIGESTS.items() if name != "target"}, vocabularies)
 
 
 @pytest.mark.parametrize("text", ["", "[3]", "3", "{", "\udcff"])

@@ -73,11 +73,17 @@ class HypothesisConfig(Frozen):
     better: str = Field(description="the variant claimed to be better")
     than: str = Field(description="the variant it is compared with")
     data: tuple[str, ...] = Field(default=(), description="on these data sets; none: on each")
-    published: str | None = Field(
+    published: FigureName | str | None = Field(
         default=None,
-        pattern=r"^\s*[+-]?[0-9]",
-        description="the difference in a paper; absent: that of the data set's published figures, if it has both",
+        description="the difference in a paper, a number that words may follow; absent: that of the data set's figures, if it has both",
     )
+
+    @field_validator("published")
+    @classmethod
+    def _begins_with_a_number(cls, published: float | str | None) -> float | str | None:
+        if isinstance(published, str) and not re.match(r"\s*[+-]?[0-9]", published):
+            raise ValueError(f"{shown(published)}: expected a number, which words may follow")
+        return published
 
 
 class BudgetConfig(Frozen):

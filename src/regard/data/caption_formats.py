@@ -15,6 +15,7 @@ from regard.data.tables import as_json, ending_of, is_csv, names_columns, read_t
 from regard.errors import DataError, listed, shown
 from regard.input_files import open_input
 from regard.progress import stage
+from regard.strict_json import kind_of
 
 CaptionFormat = Literal["auto", "karpathy", "coco", "flickr", "lines", "csv", "jsonl"]
 FORMATS: tuple[CaptionFormat, ...] = ("auto", "karpathy", "coco", "flickr", "lines", "csv", "jsonl")
@@ -106,7 +107,7 @@ def _from_objects(lines: Iterator[str], path: Path) -> Iterator[tuple[int, str, 
         where = f"{path}, line {number}"
         item = as_json(line, where)
         if not isinstance(item, dict):
-            raise DataError(f"{where}: expected an object with an image and its caption, found {type(item).__name__}")
+            raise DataError(f"{where}: expected an object with an image and its caption, found {kind_of(item)}")
         image, caption = (next((key for key in keys if key in item), None) for keys in (IMAGES, (*CAPTIONS, "captions")))
         if image is None or caption is None:
             wanted = listed(IMAGES if image is None else (*CAPTIONS, "captions"))

@@ -21,6 +21,7 @@ from regard.data.tables import ENDINGS, as_json, ending_of, find_key, is_csv, na
 from regard.data.vocabulary import PAD
 from regard.errors import ConfigError, DataError, counted, listed, shown
 from regard.progress import message, stage
+from regard.strict_json import kind_of
 
 Encoding = Literal["utf-8", "latin-1"]
 
@@ -309,18 +310,18 @@ def _from_json(line: str, where: str, names: Sequence[Sequence[str]], *, tell: b
     refuse_empty(line, where)
     item = as_json(line, where, "an object with a label and texts")
     if not isinstance(item, Mapping):
-        raise DataError(f"{where}: expected an object with a label and texts, found {type(item).__name__}")
+        raise DataError(f"{where}: expected an object with a label and texts, found {kind_of(item)}")
     if tell:
         found = [find_key(item, known, where) for known in (LABELS, *names)]
         tell_others([*item], (LABELS, *names), [None if key is None else [*item].index(key) for key in found], where)
     label = _value(item, LABELS, where)
     if isinstance(label, bool) or not isinstance(label, str | int):
-        raise DataError(f"{where}: expected a label that is text or a whole number, found {type(label).__name__}")
+        raise DataError(f"{where}: expected a label that is text or a whole number, found {kind_of(label)}")
     texts = []
     for known in names:
         text = _value(item, known, where)
         if not isinstance(text, str):
-            raise DataError(f"{where}: expected text, found {type(text).__name__}")
+            raise DataError(f"{where}: expected text, found {kind_of(text)}")
         texts.append(whole_characters(text))
     return [whole_characters(str(label)), *texts]
 

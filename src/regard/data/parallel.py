@@ -15,6 +15,7 @@ from regard.data.tables import CARRIAGE_RETURNS, ENDINGS, as_json, ending_of, fi
 from regard.data.tmx import Languages, is_tmx, stream_tmx
 from regard.errors import ConfigError, DataError, counted, listed, shown
 from regard.progress import stage
+from regard.strict_json import kind_of
 
 SentencePair = tuple[str, str]
 
@@ -154,7 +155,7 @@ def stream_pairs(
             where = f"{source}, line {number}"
             item = _object(line, where)
             if number == 1 and languages is not None and not any(find_key(item, [name], where) for name in languages):
-                languages = None
+                languages = None if any(key in item for key in _own_keys(item, where)) else languages
             yield _from_object(item, where, columns, languages=languages, apart=apart)
     else:
         endings = f"{listed(PAIR_ENDINGS[:-1])} or {PAIR_ENDINGS[-1]}"
@@ -349,7 +350,7 @@ def _object(line: str, where: str) -> dict[str, Any]:
     refuse_empty(line, where)
     item = as_json(line, where, '{"source": ..., "target": ...}')
     if not isinstance(item, dict):
-        raise DataError(f'{where}: expected an object {{"source": ..., "target": ...}}, found {type(item).__name__}')
+        raise DataError(f'{where}: expected an object {{"source": ..., "target": ...}}, found {kind_of(item)}')
     inner = item.get("translation")
     if not isinstance(inner, dict):
         return item
@@ -370,8 +371,8 @@ def _from_object(
     one, other = [find_key(item, [name], where) or name for name in languages] if languages else _own_keys(item, where)
     for key in (one, second, other) if two else (one, other):
         if not isinstance(item.get(key), str):
-            found = f"found {type(item[key]).__name__}" if key in item else f"found the keys {listed(item) or 'none'}"
-            advice = "" if key in item else f"; data.languages=[A, B] takes keys A and B{OF_A_RUN}"
+            found = f"found {kind_of(item[key])}" if key in item else f"found the keys {listed(item) or 'none'}"
+            advice = "" if key in item or languages else f"; data.languages=[A, B] takes keys A and B{OF_A_RUN}"
             raise DataError(f'{where}: expected a text under "{key}", {found}{advice}')
     source = join_inputs(item[one], item[second]) if two else item[one]
     return whole_characters(source), whole_characters(item[other])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -104,6 +104,24 @@ def bleu_details(
     # exp(log(100)) rounds to slightly above 100, the maximum.
     score = Score(name, min(float(result.score), 100.0), "0-100", str(metric.get_signature()))
     return BleuDetails(score, tuple(map(float, result.precisions)), float(result.bp), int(result.sys_len), int(result.ref_len))
+
+
+def has_four_words(references: Iterable[str], *, tokenize: str = "13a") -> bool:
+    """Return whether any reference has the four words that BLEU counts runs of; without, BLEU is 0 whatever the hypotheses.
+
+    Args:
+        references: detokenized reference lines.
+        tokenize: as for `bleu`.
+
+    Raises:
+        DataError: an unknown tokenizer.
+
+    Example:
+        >>> has_four_words(["a dog", "a red dog ."]), has_four_words(["a red dog"]), has_four_words(["a dog"], tokenize="char")
+        (True, False, True)
+    """
+    divide = make_bleu(tokenize=tokenize).tokenizer
+    return any(len(divide(line).split()) >= 4 for line in references)
 
 
 def chrf(hypotheses: Sequence[str], references: Sequence[str], *, lowercase: bool = False, word_order: int = 0) -> Score:

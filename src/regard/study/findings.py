@@ -215,6 +215,7 @@ def _with(row: Finding, compared: SeedComparison, sign: int) -> Finding:
 def _published(hypothesis: HypothesisConfig, figures: Mapping[str, float | str], sign: int) -> str | None:
     # The published difference of the hypothesis, otherwise of the two published figures; positive if it is better.
     one, other = figures.get(hypothesis.better), figures.get(hypothesis.than)
-    if hypothesis.published is None and isinstance(one, float | int) and isinstance(other, float | int):
-        return f"{sign * round(one - other, 6):+g}"
-    return hypothesis.published
+    published = hypothesis.published
+    if published is None and isinstance(one, float | int) and isinstance(other, float | int):
+        published = sign * round(one - other, 6)
+    return f"{published:+g}" if isinstance(published, float | int) else published

@@ -126,6 +126,7 @@ def run_study(
         plan += [cell for cell in study_cells(study) if cell not in plan and was_set_aside(folder, cell)]
         waiting = [cell for cell in plan if not is_measured(study, folder, cell)]
         _check_training_files(study, beside, waiting)
+        _name_present_data(study, folder, beside, waiting)
         pool, cells = pool or Pool(lambda number: _Here(train), 1), {cell.name: cell for cell in plan}
         with LiveTable(folder / RUNS, pool, total=len(plan), done=len(plan) - len(waiting)) as table:
 
@@ -281,7 +282,7 @@ def _check_test_files(study: StudyConfig, beside: Path) -> None:
         if study.task == "translation":
             configs = [cast(TranslationConfig, cell_config(study, cell, folder=beside)) for cell in study_cells(study) if cell.data == name]
             for config in {config.pair_columns: config for config in configs}.values():
-                _check_inputs(f"{study.name}: data.{name}.test", config, data.test)
+                _check_pairs(f"{study.name}: data.{name}.test", study, config, data.test)
         if (links := known_links(data.test)) is not None:
             check_known_links(pairs_of(cast(TranslationConfig, cell_config(study, first[name], folder=beside)), data.test), links)
 
@@ -307,9 +308,23 @@ def _check_test_text(name: str, study: StudyConfig, configs: Sequence[LanguageCo
                 )
 
 
-def _check_inputs(name: str, config: TranslationConfig, test: Mapping[str, str]) -> None:
-    """Read a test set, and check that it has both inputs of a model that needs them."""
-    for number, (line, _) in enumerate(pairs_of(config, test), start=1):
+def _name_present_data(study: StudyConfig, folder: Path, beside: Path, waiting: Sequence[StudyCell]) -> None:
+    # The data of finished runs may have moved, and reports print commands with these files.
+    for cell in study_cells(study):
+        if cell not in waiting and result_file(folder, cell).exists():
+            text = dump_config(cell_config(study, cell, folder=beside, updates=_known_updates(study, folder, cell, beside)))
+            if (path := folder / CONFIGS / f"{cell.name}.yaml").read_text(encoding="utf-8") != text:
+                write_files({path: text.encode()})
+
+
+def _check_pairs(name: str, study: StudyConfig, config: TranslationConfig, test: Mapping[str, str]) -> None:
+    """Read a test set, and check that the study's metric is defined, and that it has both inputs of a model that needs them."""
+    from regard.metrics.translation import has_four_words
+
+    pairs = pairs_of(config, test)
+    if pairs and study.compared_by == "BLEU" and not has_four_words(target for _, target in pairs):
+        raise ConfigError(f"{name}: no target has four words, so BLEU is 0 whatever the output; set metric: chrF2 or metric: exact match")
+    for number, (line, _) in enumerate(pairs, start=1):
         first, _, second = line.partition("\t")
         if config.second is not None and not config.second.drop and line.strip() and not (first.strip() and second.strip()):
             raise ConfigError(

@@ -155,12 +155,12 @@ def translation_records(
     if target is not None:
         if len(lines) != 1:
             raise ConfigError(f"--target: goes with one sentence, found {len(lines)}")
+        if not target.strip():
+            raise DataError("--target: holds no text")
         tell_unknown_pairs(translator.run.vocabularies, [(lines[0], target)])
         found = [translator.align_layers(lines[0], target)]
         if found[0] is not None and methods:
             pairs = translation_batches(translator.run, [(lines[0], target)])
-            if not pairs:
-                raise DataError("--target: without text there is nothing to explain")
             found = [add_methods(found[0], pairs[0].batch, methods, query="target", keys=_read_items(found[0]), kind="alignment")]
     else:
         decoding = with_options(translator.run.config.decoding, {"beam_size": beam_size})

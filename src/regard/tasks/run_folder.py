@@ -436,7 +436,10 @@ def _check_same(folder: Path, config: RunConfig, digests: Mapping[str, str]) -> 
     free = ("decoding.", "training.workers:", "start.run:", *moved)
     changed = [item for item in describe_changes(old, config) if not item.startswith(free)]
     contents = {name: "have" if name.endswith("images") else "file has" for name in files}
-    changed += [f"the {name} {contents[name]} other content" for name in files if known.get(name) != digests.get(name)]
+    both = [name for name in files if name in known and name in digests]
+    changed += [f"the {name} {contents[name]} other content" for name in both if known[name] != digests[name]]
+    changed += [f"it was trained with a {name} file" for name in files if name not in digests]
+    changed += [f"it was trained without a {name} file" for name in files if name not in known]
     if changed:
         from regard.tasks.fine_tuning import resume_advice  # which itself reads runs
 

@@ -19,6 +19,7 @@ from regard.data.scripts import UNSPACED
 from regard.errors import DataError, counted
 from regard.metrics import Comparison, Score, alignment_error_rate, bleu, bleu_by_length, chrf, exact_match
 from regard.metrics.alignment import Links
+from regard.metrics.translation import has_four_words
 from regard.tasks.translation_prediction import Translator
 from regard.tasks.translation_training import encode_corpus, translation_likelihood
 from regard.tasks.unknown_tokens import UnknownTokenWarning
@@ -120,7 +121,7 @@ def evaluate_translation(
         # By the words of the first input, where there are two.
         first = sources if translator.run.config.second is None else [source.split("\t")[0] for source in sources]
         edges = length_edges([len(source.split()) for source in first])
-        rows = bleu_by_length(outputs, references, first, edges, tokenize=tokenize)
+        rows = bleu_by_length(outputs, references, first, edges, tokenize=tokenize) if has_four_words(references, tokenize=tokenize) else []
     scores.append(Score("perplexity", figures["perplexity"], "per target token", f"{used}|smoothing:none"))
     scores.append(Score("token accuracy", 100 * figures["token_accuracy"], "%", f"{used}|teacher forcing"))
     if links is not None:
@@ -150,6 +151,8 @@ def _warn_of(references: Sequence[str], tokenize: str) -> None:
     """Warn of references whose BLEU would mislead."""
     if tokenize == "13a" and 2 * sum(bool(re.search(f"[{UNSPACED}]", line)) for line in references) > len(references):
         progress.message("BLEU takes text without spaces for one word; --tokenize zh (Chinese) or char counts its characters", warning=True)
+    elif not has_four_words(references, tokenize=tokenize):
+        progress.message("no reference has four words, so BLEU is 0 whatever the output; see chrF and exact match", warning=True)
     if (count := sum(line.endswith(" .") for line in references)) >= TOKENIZED_LINES:
         progress.message(f'{count} references end in " .", as tokenized text does; BLEU is comparable on raw text only', warning=True)
 
