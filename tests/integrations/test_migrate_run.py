@@ -176,7 +176,7 @@ def test_unknown_words_are_told_once_and_counted_at_the_end(tmp_path: Path) -> N
     assert told_by(command, "w5 w9\n" * 3)[1] == []
     assert len(told_by(command, "w5\nw6 dog\n")[1]) == 1
     (tmp_path / "a.txt").write_text("w5 dog\nw6 cat\n")
-    (tmp_path / "b.txt").write_text("w5\nw6\n")
+    (tmp_path / "b.txt").write_text("w5 w5 w5 w5\nw6\n")
     expected = "2 of 4 words unknown to the source vocabulary, in 2 of 2 lines; most often 'dog', 'cat'"
     expected += " (the run expects words separated by spaces)"
     evaluating = ["evaluate", run, "--source", str(tmp_path / "a.txt"), "--target", str(tmp_path / "b.txt"), "--max-length", "3"]

@@ -208,7 +208,7 @@ OPERATIONS: dict[str, Call] = {
     "area_attention, no temperature": (lambda: area(temperature=0.0), ConfigError, "temperature must be above 0"),
     "area_attention, all is dropped": (lambda: area(dropout=1.5), ConfigError, "dropout must be at least 0"),
     "area_attention, no area": (lambda: area(max_area=0), ConfigError, "max_area"),
-    "area_attention, no best": (lambda: area(top_k=0), ConfigError, "top_k must be at least 1"),
+    "area_attention, no best": (lambda: area(top_k=0), ConfigError, "top_k must be a whole number of at least 1"),
     "area_attention, other weights": (lambda: area(need_weights="x"), ConfigError, "need_weights may be True, False or 'areas'"),
     "area_attention, true areas": (lambda: area(max_area=True), ConfigError, "max_area: an int for a sequence"),
     **{

@@ -281,7 +281,10 @@ def test_only_seeds_that_both_have_are_compared(tmp_path: Path) -> None:
 def test_the_published_difference_is_that_of_the_figures_unless_said(tmp_path: Path) -> None:
     put(tmp_path, "classification", "a", "plain", 1, right(3))
     says = {"better": "good", "than": "plain"}
-    told: list[dict[str, Any]] = [{"says": "as they say", **says, "published": "+9 elsewhere"}, {"says": "alone", **says, "published": 8.93}]
+    told: list[dict[str, Any]] = [
+        {"says": "as they say", **says, "published": "+9 elsewhere"},
+        {"says": "alone", **says, "published": 8.93},
+    ]
     study = study_of("classification", {"says": "it helps", **says}, *told)
     figures = {"a": {"good": 28.17, "plain": 27.96}, "b": {"good": 3.0}}
     data = {name: each.model_copy(update={"published": figures[name]}) for name, each in study.data.items()}

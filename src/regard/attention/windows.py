@@ -47,7 +47,8 @@ class MonotonicWindow(nn.Module):
         center = torch.as_tensor(position, device=query.device)
         if center.dtype == torch.bool:
             raise ShapeError(f"MonotonicWindow: position must hold numbers, found {center.dtype}")
-        if center.is_cpu and is_plain(center) and (wrong := center[~((center >= 0) & center.isfinite())]).numel():
+        checked = isinstance(position, Tensor) and center.is_cpu and is_plain(center)
+        if checked and (wrong := center[~((center >= 0) & center.isfinite())]).numel():
             raise RangeError(f"MonotonicWindow: positions must be finite and at least 0, found {wrong[0].item()}")
         if center.shape not in ((), query.shape[1:2]):
             raise ShapeError(f"MonotonicWindow: position must be one number or (T,) = ({query.shape[1]},), found {tuple(center.shape)}")

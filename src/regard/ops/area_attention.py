@@ -26,7 +26,7 @@ from regard.ops.kernels import area_cpu, area_op, area_torch, native
 from regard.ops.masks import check_mask
 from regard.ops.materialized_areas import AreaWeights, check_area_weights, check_modes
 from regard.ops.sparsemax import Normalizer
-from regard.ops.tensor_checks import autocast_together, check_share, refuse_others, with_learned_scale
+from regard.ops.tensor_checks import autocast_together, check_count, check_factor, check_share, refuse_others, with_learned_scale
 
 
 @takes_tensors
@@ -97,12 +97,14 @@ def area_attention(
     if key_mode == "features":
         _check_weights(key, key_weights)
     check_share("area_attention", "dropout", dropout)
+    for name, factor in (("temperature", temperature), ("scale", 1.0 if scale is None else scale)):
+        check_factor("area_attention", name, factor)
     if isinstance(temperature, Tensor) and temperature.numel() != 1:
         raise ShapeError(f"area_attention: a temperature that is a tensor must hold one number, found {tuple(temperature.shape)}")
     if not temperature > 0:
         raise ConfigError(f"area_attention: temperature must be above 0, found {temperature}")
-    if top_k is not None and (isinstance(top_k, bool) or top_k < 1):
-        raise ConfigError(f"area_attention: top_k must be at least 1 or None, found {top_k!r}")
+    if top_k is not None:
+        check_count("area_attention", "top_k", top_k, 1)
     if need_weights not in (True, False, "areas"):
         raise ConfigError(f"area_attention: need_weights may be True, False or 'areas', found {need_weights!r}")
     if not query.shape[-1]:  # D = 0: all scores are 0

@@ -32,7 +32,7 @@ from regard.ops.mod_calls import (
     with_float_sums,
 )
 from regard.ops.nonfinite import finite_rows
-from regard.ops.tensor_checks import autocast_together, is_plain, no_autocast, with_learned_scale
+from regard.ops.tensor_checks import autocast_together, check_factor, is_plain, no_autocast, with_learned_scale
 
 if TYPE_CHECKING:
     from torch.nn.attention.flex_attention import BlockMask
@@ -344,8 +344,8 @@ def _check_tensors(query: object, key: object, value: object, scale: object) -> 
             raise ShapeError(f"attention: {name} must be a dense tensor, found a {'nested' if x.is_nested else 'sparse'} one")
         if x.is_floating_point() and x.dtype.itemsize < 2:
             raise ShapeError(f"attention: {name} holds {x.dtype}, which PyTorch does not compute with; convert it, as by {name}.float()")
-    if isinstance(scale, bool) or not (scale is None or hasattr(scale, "__float__")):
-        raise ConfigError(f"attention: scale must be a number or a tensor, found {scale!r}")
+    if scale is not None:
+        check_factor("attention", "scale", scale)
 
 
 def _check_shapes(query: Tensor, key: Tensor, value: Tensor, enable_gqa: bool) -> None:

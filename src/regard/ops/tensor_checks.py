@@ -297,8 +297,9 @@ def with_learned_scale(operation: str, query: Tensor, scale: float | Tensor) -> 
         (tensor([3., 3.]), 1.0)
     """
     if not isinstance(scale, Tensor):
-        if not _is_number(scale) or (isinstance(scale, Real) and not abs(scale) <= LARGEST_SCALE):
-            raise ConfigError(f"{operation}: scale must be a number, finite in float32, or a tensor, found {scale!r}")
+        check_factor(operation, "scale", scale)
+        if isinstance(scale, Real) and not abs(scale) <= LARGEST_SCALE:
+            raise ConfigError(f"{operation}: scale must be finite in float32, found {scale!r}")
         return query, scale
     wanted = (1, *reversed(query.shape[:-1]))
     if scale.dim() > query.dim() or any(one not in (1, size) for one, size in zip(reversed(scale.shape), wanted, strict=False)):
@@ -309,6 +310,19 @@ def with_learned_scale(operation: str, query: Tensor, scale: float | Tensor) -> 
     if not scale.is_floating_point():
         raise ShapeError(f"{operation}: scale must hold floating-point numbers, found {scale.dtype}")
     return query * scale.to(query), 1.0
+
+
+def check_factor(operation: str, name: str, factor: object) -> None:
+    """Check that a factor is a number or a tensor.
+
+    Raises:
+        ConfigError: it is neither.
+
+    Example:
+        >>> check_factor("area_attention", "temperature", 2.0)
+    """
+    if isinstance(factor, bool) or not (isinstance(factor, Tensor) or _is_number(factor)):
+        raise ConfigError(f"{operation}: {name} must be a number or a tensor, found {factor!r}")
 
 
 def check_share(operation: str, name: str, number: float) -> None:

@@ -29,6 +29,16 @@ if TYPE_CHECKING:
 
 # Attention scores of test sets with known alignments or regions.
 ATTENTION_SCORES = ("AER", "pointing accuracy", "attention correctness")
+# What columns of medians are.
+MEDIANS = {
+    "parameters": "parameters",
+    "updates": "updates",
+    "s per update": "seconds per update",
+    "tokens/s": "training tokens per second",
+    "MiB": "MiB (peak memory of the training process)",
+    "lines/s": "test lines per second",
+}
+OF_ATTENTION = {"entropy, bits": "entropy (low: few positions)", "mass on areas by size": "mass on areas"}
 # Decimals of the main score: caption scores are about 1, others up to 100.
 DECIMALS = {"captioning": 3}
 LINES = ("-", "--", ":", "-.")  # number of curves: there are ten colors
@@ -204,6 +214,17 @@ def _corrected_for(report: Report) -> str:
     return f"for all {len(planned)} comparisons that the study plans (Holm), {tested} of them tested so far"
 
 
+def _about_columns(head: Sequence[str]) -> str:
+    """Explain the columns that a table has of the cost of runs, and of their attention."""
+    medians = [meaning for column, meaning in MEDIANS.items() if column in head]
+    told = [f"{' and '.join(filter(None, (', '.join(medians[:-1]), *medians[-1:])))} are medians over the runs"] if medians else []
+    if {"s per update", "tokens/s", "MiB", "lines/s"} & {*head}:
+        told.append("times and memory are those of the machine as it was: compare variants by them only if it did nothing else")
+    if attention := [meaning for column, meaning in OF_ATTENTION.items() if column in head]:
+        told.append(f"{' and '.join(attention)} {'are' if len(attention) > 1 else 'is'} of the attention on the first test examples")
+    return " ".join(f"{sentence[0].upper()}{sentence[1:]}." for sentence in told)
+
+
 def _notes(report: Report) -> list[str]:
     direction = "lower is better" if report.metric in LOWER_IS_BETTER else "higher is better"
     notes = [
@@ -211,9 +232,7 @@ def _notes(report: Report) -> list[str]:
         "Its interval and p-value are over seeds and test items (a mixed model), or over what the brackets name. Corrected: "
         f"{_corrected_for(report)}. Where scores vary over neither, there is no interval.",
         "",
-        "Parameters, updates, seconds per update, training tokens per second, MiB (peak memory of the training process) and test lines per "
-        "second are medians over the runs. Times and memory are those of the machine as it was: compare variants by them only if it did "
-        "nothing else. Entropy (low: few positions) and mass on areas are of the attention on the first test examples.",
+        _about_columns(table(report)[0]),
     ]
     if any(row.ranks for row in report.rows):
         notes += [
