@@ -293,7 +293,7 @@ def test_captions_as_they_are_passed_around(tmp_path: Path, name: str, text: str
         ("a.csv", "image,caption\n ,x\n", "line 2: expected the name of an image"),
         ("a.csv", "image,caption\na.png,\n", "line 2: an empty caption"),
         ("a.csv", "image,text,caption\na.png,x\n", "line 2: 2 columns, expected 3"),
-        ("a.jsonl", "[]\n", "line 1: expected an object with an image and its caption, found list"),
+        ("a.jsonl", "[]\n", "line 1: expected an object with an image and its caption, found a list"),
         ("a.jsonl", '{"image": "a.png"}\n', "line 1: expected one of the keys caption, text, comment, captions, found image"),
         ("a.jsonl", '{"image": "a.png", "captions": []}\n', 'line 1: expected a text, or a list of at least one, under "captions"'),
         ("a.jsonl", '{"image": "a.png", "text": "x", "captions": ["y"]}\n', "line 1: has both text and captions; give one of them"),

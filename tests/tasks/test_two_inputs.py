@@ -251,7 +251,7 @@ def test_scores_and_links_count_both_inputs(run: Path) -> None:
 
 def test_evaluation_counts_the_words_of_the_first_input(run: Path, tmp_path: Path) -> None:
     long = " ".join(["Hund"] * 20)
-    pairs = [(join_inputs("ein Hund", long), "a"), (join_inputs("ein Haus", long), "b")]
+    pairs = [(join_inputs("ein Hund", long), "a b c d"), (join_inputs("ein Haus", long), "b")]
     found = evaluate_translation(Translator.open(run), pairs)
     assert [row[0] for row in found.by_length] == ["0-8"]
     files = write_pairs(tmp_path) | write_second(tmp_path)

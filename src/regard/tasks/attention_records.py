@@ -156,7 +156,7 @@ def translation_records(
         if len(lines) != 1:
             raise ConfigError(f"--target: goes with one sentence, found {len(lines)}")
         if not target.strip():
-            raise DataError("--target: holds no text")
+            raise DataError("no attention to show: --target holds no text")
         tell_unknown_pairs(translator.run.vocabularies, [(lines[0], target)])
         found = [translator.align_layers(lines[0], target)]
         if found[0] is not None and methods:
