@@ -232,7 +232,18 @@ def explanations() -> list[str]:
 
 def rows() -> list[list[str]]:
     """Return the table: finding, figures, and a link to its evidence."""
-    return [*verdicts(), curves(), features(), hard(), areas(), pointing(), crossed_pointing(), *second_inputs(), language(), explanations()]
+    return [
+        *verdicts(),
+        curves(),
+        features(),
+        hard(),
+        areas(),
+        pointing(),
+        crossed_pointing(),
+        *second_inputs(),
+        language(),
+        explanations(),
+    ]
 
 
 def main() -> None:

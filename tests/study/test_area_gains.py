@@ -41,18 +41,27 @@ def results_of(study: str) -> dict[str, dict[str, Any]]:
 def test_the_studies_page_says_what_the_gains_are() -> None:
     page = " ".join((ROOT / "docs" / "studies.md").read_text(encoding="utf-8").split())
     found = [dict(zip(FINDINGS["columns"], row, strict=True)) for row in FINDINGS["rows"] if row[0] == "li2018_small"]
-    assert "It takes 108 runs, of which 72 are here" in page
+    assert "It takes 108 runs, of which 74 are here" in page
     results = results_of("li2018_small")
-    assert len(results) == 72
+    assert len(results) == 74
     assert len(results_of("li2018_tagged")) == 9
     assert "one gain holds, that of area features in Transformer Small by characters" in page
     small = [row for row in found if row["data"] == "characters" and row["hypothesis"].endswith("Transformer Small")]
-    assert [row for row in found if row["seeds"] and row["verdict"] != "not shown"] == small[1:]
+    assert [row for row in found if "holds" in row["verdict"]] == small[1:]
     assert "The Small one is ahead by both; after the correction, only with area features." in page
     assert [(row["seeds"], row["measured gain"] > 0, row["verdict"]) for row in small] == [(3, True, "not shown"), (3, True, "holds")]
     assert "Its standard attention is behind the Tiny one's with all three seeds" in page
-    scores = {name: [results[f"characters-{name}-{seed}"]["scores"]["BLEU"] for seed in (1, 2, 3)] for name in ("small", "tiny")}
+    names = ("small", "small_area", "tiny")
+    scores = {name: [results[f"characters-{name}-{seed}"]["scores"]["BLEU"] for seed in (1, 2, 3)] for name in names}
     assert max(scores["small"]) < min(scores["tiny"])
+    assert "at a rate of 0.001, where the study above has 0.003. It takes 9 runs, of which 2 are here, one seed of each" in page
+    control = {name: result["scores"]["BLEU"] for name, result in results_of("li2018_small_rate").items()}
+    assert {*control} == {"multi30k-small-1", "multi30k-small_area-1"}
+    single, means = control["multi30k-small-1"], control["multi30k-small_area-1"]
+    assert "single positions score more than with any seed at 0.003, and mean areas less than single positions" in page
+    assert max(scores["small"]) < single > means
+    assert "Mean areas score more at 0.003 than single positions at either rate" in page
+    assert min(scores["small_area"]) > max(*scores["small"], single)
 
     def gains(model: str, kind: str) -> list[float]:
         chosen = [row for row in found if row["data"] == "tokens" and model in row["hypothesis"] and row["hypothesis"].startswith(kind)]
