@@ -58,7 +58,7 @@ def test_the_studies_page_says_what_the_gains_are() -> None:
     control = {name: result["scores"]["BLEU"] for name, result in results_of("li2018_small_rate").items()}
     assert {*control} == {"multi30k-small-1", "multi30k-small_area-1"}
     single, means = control["multi30k-small-1"], control["multi30k-small_area-1"]
-    assert "single positions score more than with any seed at 0.003, and mean areas less than single positions" in page
+    assert "Single positions score more than with any seed at 0.003, and mean areas less than single positions" in page
     assert max(scores["small"]) < single > means
     assert "Mean areas score more at 0.003 than single positions at either rate" in page
     assert min(scores["small_area"]) > max(*scores["small"], single)
