@@ -262,7 +262,7 @@ def test_a_mistake_of_ours_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) 
         (["translate", "{run}", "--sample", "--seed", 2**64], "--seed"),
         (["translate", "{run}", "--length-penalty", "nan"], "--length-penalty"),
         (["translate", "{run}", "--n-best", "0"], "--n-best"),
-        (["translate", "{run}", "--beam-size", "100000"], "--beam-size: beam_size: expected at most 10,000"),
+        (["translate", "{run}", "--beam-size", "100000"], "--beam-size: expected at most 10,000"),
         (["translate", "{run}", "--max-length", "-1"], "--max-length"),
         (["translate", "{run}", "more"], "more: no such file"),
         (["score", "{run}", "more"], "unexpected extra argument"),

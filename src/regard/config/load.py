@@ -197,8 +197,14 @@ def with_options(config: AnyFrozen, options: Mapping[str, Any]) -> AnyFrozen:
         3
     """
     given = {name: value for name, value in options.items() if value is not None}
-    where = ", ".join(f"--{name.replace('_', '-')}" for name in given)
-    return validate({**config.model_dump(), **given}, where, kind=type(config)) if given else config
+    spelled = {name: f"--{name.replace('_', '-')}" for name in given}
+    where = ", ".join(spelled.values())
+    try:
+        return validate({**config.model_dump(), **given}, where, kind=type(config)) if given else config
+    except ConfigError as error:
+        # The option alone, where a message names its setting as well.
+        named = (str(error).replace(f"{where}: {name}: ", f"{option}: ", 1) for name, option in spelled.items())
+        raise ConfigError(min(named, key=len)) from None
 
 
 def dump_config(config: RunConfig, without: Iterable[str] = ()) -> str:
