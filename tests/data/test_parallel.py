@@ -150,3 +150,11 @@ def test_a_pipe_is_refused_where_a_file_is_read_more_than_once(tmp_path: Path) -
     ):
         with pytest.raises(DataError, match=r"pipe\.en: expected a file, which is read more than once, found a pipe"):
             read(pipe)
+
+
+def test_objects_without_the_keys_of_given_languages_are_told_which_are_missing(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text('{"en-US": "a", "de-DE": "b"}\n')
+    with pytest.raises(DataError, match=r'line 1: expected a text under "en", found the keys en-US, de-DE$'):
+        read_pairs(tmp_path / "a.jsonl", languages=("en", "de"))
+    (tmp_path / "a.jsonl").write_text('{"source": "a", "target": "b"}\n')
+    assert read_pairs(tmp_path / "a.jsonl", languages=("en", "de")) == [("a", "b")]

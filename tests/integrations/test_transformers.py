@@ -380,6 +380,22 @@ def test_a_layer_that_does_not_exist_is_refused(layers: Any) -> None:
         hf.enable_area(tiny.bert(), max_area=3, layers=layers)
 
 
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"max_area": "3"}, "Areas: max_area should be a whole number of at least 1"),
+        ({"max_area": True}, "Areas: max_area should be a whole number of at least 1"),
+        ({"layers": True}, "layers: expected a number, or numbers of layers, found True"),
+        ({"layers": "0"}, "layers: expected a number, or numbers of layers, found '0'"),
+    ],
+)
+def test_settings_of_another_type_are_named(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        hf.enable_area(tiny.bert(), **{"max_area": 3, **changes})
+    with pytest.raises(ConfigError, match="expected a model of transformers, found 'bert'"):
+        hf.enable_area("bert", max_area=2)
+
+
 def test_areas_twice_are_refused_and_change_nothing() -> None:
     model, given = tiny.bert(), inputs("bert")
     hf.enable_area(model, max_area=3)

@@ -16,8 +16,6 @@ from regard.attention import MultiHeadAttention
 from regard.errors import ConfigError
 from regard.integrations import torch as regard_torch
 
-FLAGS = ("bool", "bool | None", 'bool | Literal["areas"]', "NeedWeights")
-
 
 def functions() -> Iterator[Callable[..., Any]]:
     for package in (regard, ops, attention, regard_torch):
@@ -33,7 +31,7 @@ CASES = {
     f"{function.__qualname__}-{name}": (function, name)
     for function in functions()
     for name, parameter in inspect.signature(function).parameters.items()
-    if parameter.annotation in FLAGS
+    if str(parameter.annotation).startswith(("bool", "<class 'bool'>", "NeedWeights"))
 }
 
 

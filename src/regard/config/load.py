@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import itertools
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar, overload
 
@@ -175,14 +175,17 @@ def validate(tree: Mapping[str, Any], where: str, *, kind: type[Frozen] = Transl
         raise _refused(error, where, kind) from error
 
 
-def _refused(error: ValidationError, where: str, kind: type[Frozen]) -> ConfigError:
+def _refused(error: ValidationError, where: str, kind: type[Frozen], options: Collection[str] = ()) -> ConfigError:
+    # `options` are names of settings that were given on the command line.
     lines, found = list[str](), problems(error, kind)
     for problem in found[:MAX_ERRORS]:
         line = _explain(problem, kind)
+        if (name := line.partition(":")[0]) in options:
+            line = line.replace(name, f"--{name.replace('_', '-')}", 1)
         # List the known keys only once.
         lines.append(line.split("; known keys:")[0] if any("; known keys:" in before for before in lines) else line)
     more = f"; and {len(found) - MAX_ERRORS} more" if len(found) > MAX_ERRORS else ""
-    return ConfigError(f"{where}: " + "; ".join(lines) + more)
+    return ConfigError((f"{where}: " if where else "") + "; ".join(lines) + more)
 
 
 def with_options(config: AnyFrozen, options: Mapping[str, Any]) -> AnyFrozen:
@@ -197,14 +200,10 @@ def with_options(config: AnyFrozen, options: Mapping[str, Any]) -> AnyFrozen:
         3
     """
     given = {name: value for name, value in options.items() if value is not None}
-    spelled = {name: f"--{name.replace('_', '-')}" for name in given}
-    where = ", ".join(spelled.values())
     try:
-        return validate({**config.model_dump(), **given}, where, kind=type(config)) if given else config
-    except ConfigError as error:
-        # The option alone, where a message names its setting as well.
-        named = (str(error).replace(f"{where}: {name}: ", f"{option}: ", 1) for name, option in spelled.items())
-        raise ConfigError(min(named, key=len)) from None
+        return type(config).model_validate({**config.model_dump(), **given}) if given else config
+    except ValidationError as error:
+        raise _refused(error, "", type(config), options=given) from error
 
 
 def dump_config(config: RunConfig, without: Iterable[str] = ()) -> str:

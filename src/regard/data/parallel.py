@@ -155,7 +155,8 @@ def stream_pairs(
             where = f"{source}, line {number}"
             item = _object(line, where)
             if number == 1 and languages is not None and not any(find_key(item, [name], where) for name in languages):
-                languages = None if any(key in item for key in _own_keys(item, where)) else languages
+                named = any(key in item for key in _own_keys(item, where))
+                languages = None if named else languages
             yield _from_object(item, where, columns, languages=languages, apart=apart)
     else:
         endings = f"{listed(PAIR_ENDINGS[:-1])} or {PAIR_ENDINGS[-1]}"

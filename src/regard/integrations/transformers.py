@@ -209,11 +209,9 @@ def enable_area(
     found = attention_layers(model)
     if hasattr(model.config, "regard_area") and any(hasattr(module, "regard_area") for module in found.values()):
         raise ConfigError(f"{type(model).__name__}: it attends to areas already; remove() its handle first")
-    if not isinstance(max_area, int | tuple) or isinstance(max_area, bool):
-        raise ConfigError(f"max_area: expected a whole number of at least 1, or (height, width) for images, found {max_area!r}")
     chosen = select_layers(found, layers)
     own = _own_tokens(model, max_area, class_tokens)
-    grid = image_grid(model) if grid is None and not isinstance(max_area, int) else grid
+    grid = image_grid(model) if grid is None and isinstance(max_area, tuple) else grid
     added: dict[str, AreaLayer] = {}
     for number, (name, module) in enumerate(found.items()):
         check_family(module)
@@ -242,7 +240,7 @@ def _copy_configurations(model: Any) -> None:
 
 def _own_tokens(model: Any, max_area: int | tuple[int, int], class_tokens: int | tuple[int, int] | None) -> tuple[int, int]:
     if class_tokens is None:
-        return (0, 0) if isinstance(max_area, int) else (leading_tokens(model), 0)
+        return (leading_tokens(model), 0) if isinstance(max_area, tuple) else (0, 0)
     front, back = (class_tokens, 0) if isinstance(class_tokens, int) else class_tokens
     if min(front, back) < 0:
         raise ConfigError(f"class_tokens: numbers of tokens from 0 on, found {shown(class_tokens)}")

@@ -16,7 +16,7 @@ R = TypeVar("R")
 
 
 # Words that a flag may be, by its type in the signature.
-_WORDS: dict[str, tuple[str, ...]] = {"bool": (), "bool | None": (), 'bool | Literal["areas"]': ("areas",), "NeedWeights": ("areas",)}
+_WORDS: dict[str, tuple[str, ...]] = {"bool": (), "bool | None": (), "bool | Literal['areas']": ("areas",), "NeedWeights": ("areas",)}
 
 
 def takes_flags(function: Callable[P, R]) -> Callable[P, R]:
@@ -40,15 +40,11 @@ def takes_flags(function: Callable[P, R]) -> Callable[P, R]:
         for place, (name, each) in enumerate(inspect.signature(function).parameters.items())
         if each.annotation in _WORDS
     ]
-
     first = min((place for _, place, _ in flags), default=sys.maxsize)
 
     @functools.wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
-        for value in kwargs.values():  # this alone where there is no text, in a tenth of a microsecond
-            if type(value) is str:
-                check(args, kwargs)
-        if len(args) > first:
+        if len(args) > first or any(type(value) is str for value in kwargs.values()):  # most calls have no text, and are not looked at
             check(args, kwargs)
         return function(*args, **kwargs)
 

@@ -121,13 +121,14 @@ def evaluate_translation(
         # By the words of the first input, where there are two.
         first = sources if translator.run.config.second is None else [source.split("\t")[0] for source in sources]
         edges = length_edges([len(source.split()) for source in first])
-        rows = bleu_by_length(outputs, references, first, edges, tokenize=tokenize) if has_four_words(references, tokenize=tokenize) else []
+        defined = has_four_words(references, tokenize=tokenize)
+        rows = bleu_by_length(outputs, references, first, edges, tokenize=tokenize) if defined else []
     scores.append(Score("perplexity", figures["perplexity"], "per target token", f"{used}|smoothing:none"))
     scores.append(Score("token accuracy", 100 * figures["token_accuracy"], "%", f"{used}|teacher forcing"))
     if links is not None:
         scores.append(_alignment_error(translator, pairs, links))
     unknown.tell()  # last: an error is told alone
-    _warn_of(references, tokenize)
+    _warn_of(references, tokenize, defined=defined)
     return Evaluation(scores, [(row.range, row.count, row.score.value) for row in rows if row.score is not None], outputs, seconds)
 
 
@@ -147,11 +148,11 @@ def length_edges(lengths: Sequence[int]) -> list[int]:
     return edges
 
 
-def _warn_of(references: Sequence[str], tokenize: str) -> None:
+def _warn_of(references: Sequence[str], tokenize: str, *, defined: bool) -> None:
     """Warn of references whose BLEU would mislead."""
     if tokenize == "13a" and 2 * sum(bool(re.search(f"[{UNSPACED}]", line)) for line in references) > len(references):
         progress.message("BLEU takes text without spaces for one word; --tokenize zh (Chinese) or char counts its characters", warning=True)
-    elif not has_four_words(references, tokenize=tokenize):
+    elif not defined:
         progress.message("no reference has four words, so BLEU is 0 whatever the output; see chrF and exact match", warning=True)
     if (count := sum(line.endswith(" .") for line in references)) >= TOKENIZED_LINES:
         progress.message(f'{count} references end in " .", as tokenized text does; BLEU is comparable on raw text only', warning=True)
