@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -717,18 +717,25 @@ def test_a_query_without_an_axis_of_targets_is_refused_and_told_how_to_have_one(
 @pytest.mark.parametrize(
     ("position", "error", "message"),
     [
-        (torch.full((4,), math.nan), RangeError, "positions must be finite and at least 0, found nan"),
+        (torch.full((4,), math.nan), RangeError, "position must be finite and at least 0, found nan"),
         (torch.tensor(-3), RangeError, "found -3"),
         (torch.tensor([0.0, 1.5, math.inf, 2.0]), RangeError, "found inf"),
         (torch.ones(4, dtype=torch.bool), ShapeError, "position must hold numbers, found torch.bool"),
         (10**30, ConfigError, r"position must be below 2\*\*63"),
         (True, ConfigError, "position must be a whole number of at least 0, found True"),
+        (torch.tensor(True), ShapeError, "position must hold numbers, found torch.bool"),
     ],
 )
 def test_what_is_no_position_is_refused(position: Any, error: type[Exception], message: str) -> None:
     x = torch.randn(1, 4, 8)
     with pytest.raises(error, match=message):
         Attention(DotScore(), window=MonotonicWindow(2))(x, x, x, position=position)
+
+
+def test_attend_refuses_no_position_beside_a_window_of_it() -> None:
+    x, attention = torch.randn(1, 4, 8), Attention(DotScore(), window=MonotonicWindow(2))
+    with pytest.raises(ConfigError, match="position must be a whole number of at least 0, found None"):
+        attention.attend(x, attention.memory(x, x), position=cast("Any", None))
 
 
 @pytest.mark.parametrize("score", [DotScore(), LocationScore(8, 4), AdditiveScore(8, 8, 5), CosineScore()])

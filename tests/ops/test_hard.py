@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from regard import ops
-from regard.errors import ShapeError
+from regard.errors import RangeError, ShapeError
 from tests.reference import hard as reference
 
 B, T, N = 2, 3, 7
@@ -229,6 +229,13 @@ def test_wrong_shapes_name_both():
         ops.score_function_loss(torch.ones(2, 5), torch.ones(2, 3), torch.ones(2, 3))
     with pytest.raises(ShapeError, match=r"\(3, 2\)"):
         ops.score_function_loss(torch.ones(2, 1), torch.ones(2, 3), torch.ones(2, 3), None, torch.ones(3, 2, dtype=torch.bool))
+
+
+@pytest.mark.parametrize("operation", [ops.greedy_positions, ops.sample_positions, ops.normalized_weights, ops.weights_entropy])
+def test_negative_weights_are_refused_and_nan_is_not(operation):
+    with pytest.raises(RangeError, match=r"weights must be at least 0, found -0\.5"):
+        operation(torch.tensor([[0.25, math.nan], [-0.5, 0.5]]))
+    operation(torch.tensor([[0.25, math.nan], [-0.0, 0.5]]))
 
 
 def test_everything_compiles_in_one_graph():

@@ -111,6 +111,7 @@ class HardChoice(nn.Module):
         Raises:
             ShapeError: weights without a row axis, or `soft` that is not (B,).
             ConfigError: an unknown mode.
+            RangeError: on a CPU, a weight is negative.
         """
         if weights.dim() < 2:
             raise ShapeError(f"HardChoice: expected weights (..., T, N), found {tuple(weights.shape)}")

@@ -11,14 +11,14 @@ from regard.attention.base import AttentionOutput, HardOutput, Memory, NeedWeigh
 from regard.attention.hard import HardChoice
 from regard.attention.recorder import is_recording, record_call
 from regard.attention.scores import LocationScore, ScoreModule, input_dims
-from regard.attention.windows import WindowModule
+from regard.attention.windows import WindowModule, check_position
 from regard.constructor_checks import Dropout, checked
 from regard.errors import ConfigError, ShapeError
 from regard.ops.call_checks import takes_flags
 from regard.ops.masks import check_key_mask, check_mask
 from regard.ops.nonfinite import finite_rows
 from regard.ops.sparsemax import Normalizer
-from regard.ops.tensor_checks import check_count, check_states
+from regard.ops.tensor_checks import check_states
 
 
 class Attention(nn.Module):
@@ -211,8 +211,8 @@ class Attention(nn.Module):
             check_states("Attention", name, states, length, size)
         if position is None:
             position = key.shape[1] - query.shape[1] if causal else 0
-        elif not isinstance(position, Tensor):
-            check_count("Attention", "position", position)
+        else:
+            check_position("Attention", position)
         if not isinstance(position, Tensor) or not position.dim():
             position = position + torch.arange(query.shape[1], device=query.device)
         if mask is not None:

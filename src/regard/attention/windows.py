@@ -12,8 +12,25 @@ from torch import Tensor, nn
 
 from regard import ops
 from regard.constructor_checks import Count, Size, checked
-from regard.errors import RangeError, ShapeError
-from regard.ops.tensor_checks import is_plain
+from regard.errors import ShapeError
+from regard.ops.tensor_checks import check_count, check_not_negative
+
+
+def check_position(operation: str, position: int | Tensor) -> None:
+    """Check target positions: a whole number of at least 0, or a tensor of finite numbers of at least 0.
+
+    Raises:
+        ConfigError: no such number, and no tensor.
+        ShapeError: a boolean tensor.
+        RangeError: on a CPU, a position in a tensor is negative or not finite.
+
+    Example:
+        >>> check_position("attend", torch.tensor([0, 1]))
+    """
+    if isinstance(position, Tensor):
+        check_not_negative(operation, "position", position, finite=True)
+    else:
+        check_count(operation, "position", position)
 
 
 class MonotonicWindow(nn.Module):
@@ -41,15 +58,12 @@ class MonotonicWindow(nn.Module):
         """Open [t - D, t + D]; `position` is one target position for all T queries, or (T,).
 
         Raises:
+            ConfigError: it is neither a whole number of at least 0 nor a tensor.
             ShapeError: it has another shape, or is boolean.
             RangeError: on a CPU, a position is negative or not finite.
         """
+        check_position("MonotonicWindow", position)
         center = torch.as_tensor(position, device=query.device)
-        if center.dtype == torch.bool:
-            raise ShapeError(f"MonotonicWindow: position must hold numbers, found {center.dtype}")
-        checked = isinstance(position, Tensor) and center.is_cpu and is_plain(center)
-        if checked and (wrong := center[~((center >= 0) & center.isfinite())]).numel():
-            raise RangeError(f"MonotonicWindow: positions must be finite and at least 0, found {wrong[0].item()}")
         if center.shape not in ((), query.shape[1:2]):
             raise ShapeError(f"MonotonicWindow: position must be one number or (T,) = ({query.shape[1]},), found {tuple(center.shape)}")
         center = center.expand(query.shape[:2])

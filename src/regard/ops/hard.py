@@ -12,6 +12,7 @@ from torch import Tensor
 from regard.errors import ShapeError
 from regard.ops.call_checks import takes_tensors
 from regard.ops.masks import check_boolean
+from regard.ops.tensor_checks import check_not_negative
 
 
 @takes_tensors
@@ -24,10 +25,14 @@ def greedy_positions(weights: Tensor) -> Tensor:
     Returns:
         (...) int64, 0 to N - 1, the first of ties; -1 for a row without a positive weight or with NaN.
 
+    Raises:
+        RangeError: on a CPU, a weight is negative.
+
     Example:
         >>> greedy_positions(torch.tensor([[0.2, 0.5, 0.3], [0.0, 0.0, 0.0]])).tolist()
         [1, -1]
     """
+    check_not_negative("greedy_positions", "weights", weights)
     if weights.shape[-1] == 0:
         return torch.full(weights.shape[:-1], -1, dtype=torch.long, device=weights.device)
     best, position = weights.detach().max(dim=-1)
@@ -55,11 +60,15 @@ def sample_positions(weights: Tensor, generator: torch.Generator | None = None) 
     Returns:
         (...) int64, 0 to N - 1; -1 for a row without a positive weight or with NaN or inf. No gradient.
 
+    Raises:
+        RangeError: on a CPU, a weight is negative.
+
     Example:
         >>> sample_positions(torch.tensor([[0.0, 3.0, 0.0], [0.0, 0.0, 0.0]])).tolist()
         [1, -1]
     """
     weights = weights.detach()
+    check_not_negative("sample_positions", "weights", weights)
     if weights.shape[-1] == 0:
         return greedy_positions(weights)
     weights = weights.to(torch.promote_types(weights.dtype, torch.float32))
@@ -79,10 +88,14 @@ def normalized_weights(weights: Tensor) -> Tensor:
     Returns:
         (..., N), float32 for half-precision weights; a row of zeros stays zeros.
 
+    Raises:
+        RangeError: on a CPU, a weight is negative.
+
     Example:
         >>> normalized_weights(torch.tensor([[1.0, 3.0], [0.0, 0.0]])).tolist()
         [[0.25, 0.75], [0.0, 0.0]]
     """
+    check_not_negative("normalized_weights", "weights", weights)
     weights = weights.to(torch.promote_types(weights.dtype, torch.float32))
     total = weights.sum(-1, keepdim=True)
     return weights / total.masked_fill(total == 0, 1.0)
@@ -102,6 +115,7 @@ def position_log_prob(weights: Tensor, position: Tensor) -> Tensor:
 
     Raises:
         ShapeError: the positions are not one for each row.
+        RangeError: on a CPU, a weight is negative.
 
     Example:
         >>> position_log_prob(torch.tensor([[0.5, 0.5], [0.0, 0.0]]), torch.tensor([0, -1])).tolist()
@@ -130,6 +144,9 @@ def weights_entropy(weights: Tensor) -> Tensor:
 
     Returns:
         (...) nats, 0 to log N, float32 for half-precision weights; 0 for an empty row. A weight of exactly 0 gets gradient 0, not infinity.
+
+    Raises:
+        RangeError: on a CPU, a weight is negative.
 
     Example:
         >>> weights_entropy(torch.tensor([[0.25, 0.25, 0.25, 0.25], [0.0, 1.0, 0.0, 0.0]])).tolist()

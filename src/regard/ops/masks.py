@@ -48,7 +48,7 @@ def window_mask(center: Tensor, size: int, radius: int) -> Tensor:
         radius: D >= 0, in positions.
 
     Returns:
-        (..., S) bool; a centre further than D outside the source gives a row without True.
+        (..., S) bool; a centre further than D outside the source, or NaN, gives a row without True.
 
     Raises:
         ConfigError: `size` is no whole number of at least 0, or the radius below 0.

@@ -277,6 +277,29 @@ def check_range(operation: str, name: str, numbers: Tensor, low: int, high: int)
     raise RangeError(f"{operation}: {where} is {numbers[tuple(place)].item()}; {bounds}")
 
 
+def check_not_negative(operation: str, name: str, numbers: Tensor, *, finite: bool = False) -> None:
+    """Check that numbers of any dtype but bool are at least 0, and finite if asked; otherwise NaN and infinity may pass.
+
+    Only ordinary CPU tensors are checked, as by `check_range`.
+
+    Raises:
+        ShapeError: no tensor, or a boolean one.
+        RangeError: a number is negative, or not finite; the message states the first.
+
+    Example:
+        >>> check_not_negative("choose", "weights", torch.tensor([0.0, 0.5]))
+    """
+    refuse_others(operation, **{name: numbers})
+    if numbers.dtype == torch.bool:
+        raise ShapeError(f"{operation}: {name} must hold numbers, found {numbers.dtype}")
+    if not numbers.is_cpu or not is_plain(numbers):
+        return
+    wrong = ~((numbers >= 0) & numbers.isfinite()) if finite else numbers < 0
+    if wrong.any():
+        what = "finite and at least 0" if finite else "at least 0"
+        raise RangeError(f"{operation}: {name} must be {what}, found {numbers[wrong][0].item()}")
+
+
 def with_learned_scale(operation: str, query: Tensor, scale: float | Tensor) -> tuple[Tensor, float]:
     """Multiply queries by a tensor scale, so that it gets a gradient; leave a number to the kernels.
 
