@@ -19,6 +19,7 @@ from regard.ops.kernels.greedy_cpu import GreedyRules, search
 from regard.ops.kernels.panels import Affine
 from regard.ops.kernels.recurrent_cpu import CellWeights, Hypotheses, RecurrentPlan, RecurrentWeights, Sources
 from regard.ops.kernels.vocabulary_cpu import OutputPlan, RunningTotals
+from regard.ops.recurrent_layer import run_layer
 
 Call = tuple[Callable[[], Any], type[Exception], str]
 LONG = torch.long
@@ -30,6 +31,10 @@ def grad(*shape: int) -> Tensor:
 
 def table(*rows: list[int]) -> Tensor:
     return torch.tensor(rows)
+
+
+def layer(projected: Tensor, weight: Tensor, bias: Tensor | None, states: int) -> Any:
+    return run_layer(projected, weight, bias, tuple(grad(2, 3) for _ in range(states)), None, backward=False)
 
 
 def indexed(**changes: Any) -> Call | Any:
@@ -309,6 +314,12 @@ OPERATIONS: dict[str, Call] = {
     "gru_gates, few gates": (lambda: ops.gru_gates(grad(2, 8), grad(2, 8), grad(3), grad(2, 3)), ShapeError, "gru_gates: gates"),
     "gru_gates, short bias": (lambda: ops.gru_gates(grad(2, 9), grad(2, 9), grad(1), grad(2, 3)), ShapeError, "gru_gates: expected"),
     "lstm_gates, few gates": (lambda: ops.lstm_gates(grad(2, 9), grad(2, 3)), ShapeError, "lstm_gates: gates"),
+    "recurrent layer, few gates": (lambda: layer(grad(2, 4, 9), grad(9, 3), None, 2), ShapeError, "recurrent layer: a GRU has"),
+    "recurrent layer, one state": (lambda: layer(grad(2, 4, 12), grad(12, 3), None, 1), ShapeError, "recurrent layer: a GRU has"),
+    "recurrent layer, two states": (lambda: layer(grad(2, 4, 9), grad(9, 3), grad(3), 2), ShapeError, "recurrent layer: a GRU has"),
+    "recurrent layer, short bias": (lambda: layer(grad(2, 4, 9), grad(9, 3), grad(2), 1), ShapeError, "recurrent layer: expected"),
+    "recurrent layer, wide weight": (lambda: layer(grad(2, 4, 9), grad(12, 3), grad(3), 1), ShapeError, "recurrent layer: expected"),
+    "recurrent layer, other batch": (lambda: layer(grad(3, 4, 9), grad(9, 3), grad(3), 1), ShapeError, "recurrent layer: expected"),
 }
 
 

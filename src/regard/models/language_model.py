@@ -150,20 +150,15 @@ class RecurrentLanguageModel(nn.Module):
         """
         past = self.past(inputs.shape[0]) if past is None else past
         states = self.dropout(self.embedding(inputs))
-        hidden, cell = [], []
-        with ops.recurrent_steps():
-            for index in range(len(self.stack.cells)):
-                states, last = self._layer(index, states, (past.hidden[index], past.cell[index]))
-                hidden.append(last[0])
-                cell.append(last[1])
+        layers = tuple(zip(past.hidden.unbind(), past.cell.unbind(), strict=True))
+        states, last = self.stack.run(self.stack.project(states), layers)
+        hidden, cell = (torch.stack(parts) for parts in zip(*last, strict=True))
         left, mask = past.outputs, past.mask
         if self._window:
             left = torch.cat([past.outputs, states], 1)[:, states.shape[1] :]
             mask = torch.cat([past.mask, past.mask.new_ones(inputs.shape)], 1)[:, states.shape[1] :]
         found = self._combine(states, past, need_weights)
-        return LanguageModelOutput(
-            self._read(found.context), StreamState(torch.stack(hidden), torch.stack(cell), left, mask), found.weights
-        )
+        return LanguageModelOutput(self._read(found.context), StreamState(hidden, cell, left, mask), found.weights)
 
     def forward(
         self, inputs: Tensor, goals: Tensor, lengths: Tensor, past: StreamState | None = None, *, label_smoothing: float = 0.0
@@ -206,14 +201,6 @@ class RecurrentLanguageModel(nn.Module):
         """Map readouts (..., R) to logits (..., V), in float32 at least."""
         logits = self.output(readout)
         return logits if logits.dtype == torch.float64 else logits.float()
-
-    def _layer(self, index: int, states: Tensor, last: tuple[Tensor, ...]) -> tuple[Tensor, tuple[Tensor, ...]]:
-        # Layer by layer, not step by step, so that gate inputs are one product over all steps.
-        cell, outputs = self.stack.cells[index], list[Tensor]()
-        for gates in self.stack.inputs[index](self.dropout(states) if index else states).unbind(1):
-            last = cell(gates, last)
-            outputs.append(last[0])
-        return torch.stack(outputs, 1) if outputs else states.new_zeros(*states.shape[:2], self.stack.hidden_size), last
 
     @property
     def _window(self) -> int:

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from regard import ops
 from regard.constructor_checks import Count, Dropout, Size, checked
+from regard.ops.recurrent_layer import run_layer, supports
 
 CellKind = Literal["gru", "lstm", "tanh"]
 Layers = tuple[tuple[Tensor, ...], ...]
@@ -63,6 +64,33 @@ class RecurrentCell(nn.Module):
         if self.kind == "lstm":
             return ops.lstm_gates(projected + recurrent, state[1])
         return (torch.tanh(projected + recurrent),)
+
+    def run(
+        self, projected: Tensor, state: tuple[Tensor, ...], *, mask: Tensor | None = None, backward: bool = False
+    ) -> tuple[Tensor, tuple[Tensor, ...]]:
+        """Take all steps: gate inputs (B, T, G H), the state before them -> the outputs (B, T, H) and the state behind them.
+
+        Where `mask` (B, T) bool is False, the state stays and the output is 0. `backward` begins at the last position. In the native
+        library if it supports the cell: one node of autograd, differentiable once in float32.
+        """
+        full = [True] * projected.shape[1] if mask is None else mask.all(0).tolist()
+        mask = None if all(full) else mask
+        if self.kind != "tanh" and supports(projected, self.weight, self.bias, state, mask):
+            return run_layer(projected, self.weight, self.bias, state, mask, backward=backward)
+        steps, size = projected.unbind(1), projected.shape[1]
+        outputs: list[Tensor] = [state[0]] * size
+        keep = None if mask is None else mask.unsqueeze(-1).unbind(1)
+        with ops.recurrent_steps():
+            for position in reversed(range(size)) if backward else range(size):
+                new = self(steps[position], state)
+                if keep is None or full[position]:
+                    state = new
+                    outputs[position] = new[0]
+                else:
+                    state = tuple(torch.where(keep[position], n, s) for n, s in zip(new, state, strict=True))
+                    outputs[position] = new[0].masked_fill(~keep[position], 0.0)
+        stacked = torch.stack(outputs, 1) if size else projected.new_zeros(projected.shape[0], 0, self.hidden_size)
+        return stacked, state
 
     def extra_repr(self) -> str:
         """Show kind and size."""
@@ -135,3 +163,24 @@ class RecurrentStack(nn.Module):
             projected = gates if index == 0 else self.inputs[index](self.dropout(new[-1][0]))
             new.append(cell(projected, layers[index]))
         return tuple(new)
+
+    def run(self, gates: Tensor, layers: Layers, extra: Tensor | None = None) -> tuple[Tensor, Layers]:
+        """Take all steps, layer by layer, so that each layer's gate inputs are one product.
+
+        Args:
+            gates: (B, T, G H) from `project`.
+            layers: the states before them, of parts (B, H).
+            extra: (B, 1 or T, extra_dim), or None.
+
+        Returns:
+            The outputs of the last layer (B, T, H), and the states behind them.
+        """
+        if self.extra is not None and extra is not None:
+            gates = gates + self.extra(extra)
+        last: list[tuple[Tensor, ...]] = []
+        outputs = gates
+        for index, cell in enumerate(self.cells):
+            assert isinstance(cell, RecurrentCell)
+            outputs, state = cell.run(gates if index == 0 else self.inputs[index](self.dropout(outputs)), layers[index])
+            last.append(state)
+        return outputs, tuple(last)

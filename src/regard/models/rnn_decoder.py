@@ -154,24 +154,16 @@ class RecurrentDecoder(nn.Module):
         Only the recurrent part runs step by step; the rest runs for all steps at once.
         """
         embedded = self.dropout(self.embedding(target))
-        steps = self.stack.project(embedded).unsqueeze(2).unbind(1)  # T times (B, 1, G H)
-        if not steps:
+        gates = self.stack.project(embedded)
+        if not target.shape[1]:
             return DecoderOutput(embedded.new_zeros(*target.shape, self.readout.output_dim), None)
-        with ops.recurrent_steps():
-            if self.stepwise and not self.attend_first:
-                return self._forward_fed(steps, embedded, state, need_weights)
-            hidden, contexts, weights = [], [], []
-            for gates in steps:
-                if self.attend_first:
-                    state, context, weight = self._attend_first(gates, state, need_weights)
-                    contexts.append(context)
-                    weights.append(weight)
-                else:
-                    state = replace(state, layers=self.stack(gates, state.layers, state.context))
-                hidden.append(state.top)
-        tops = torch.cat(hidden, 1)  # (B, T, H)
-        if self.attend_first:
-            return DecoderOutput(self.dropout(self._read(tops, embedded, torch.cat(contexts, 1))), _joined(weights))
+        if self.stepwise:
+            steps = gates.unsqueeze(2).unbind(1)  # T times (B, 1, G H)
+            with ops.recurrent_steps():
+                run = self._forward_first if self.attend_first else self._forward_fed
+                return run(steps, embedded, state, need_weights)
+        layers = tuple(tuple(part.squeeze(1) for part in layer) for layer in state.layers)
+        tops, _ = self.stack.run(gates, layers, state.context)  # (B, T, H)
         context, weight = self._context(tops, state, torch.arange(target.shape[1], device=target.device), need_weights)
         return DecoderOutput(self.dropout(self._read(tops, embedded, context)), weight)
 
@@ -201,6 +193,15 @@ class RecurrentDecoder(nn.Module):
 
     def _plan(self) -> RecurrentPlan | None:
         return None if is_recording() else ops.cached_by_owner(self, lambda dtype: plan_of(self, dtype))
+
+    def _forward_first(self, steps: tuple[Tensor, ...], embedded: Tensor, state: DecoderState, need_weights: bool) -> DecoderOutput:
+        hidden, contexts, weights = [], [], []
+        for gates in steps:
+            state, context, weight = self._attend_first(gates, state, need_weights)
+            hidden.append(state.top)
+            contexts.append(context)
+            weights.append(weight)
+        return DecoderOutput(self.dropout(self._read(torch.cat(hidden, 1), embedded, torch.cat(contexts, 1))), _joined(weights))
 
     def _forward_fed(self, steps: tuple[Tensor, ...], embedded: Tensor, state: DecoderState, need_weights: bool) -> DecoderOutput:
         readouts, weights = [], []

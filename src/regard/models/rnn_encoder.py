@@ -96,7 +96,7 @@ class RecurrentEncoder(nn.Module):
                 backward = direction == 1 or self.reverse
                 plan = ops.cached_by_owner(cell, lambda dtype, cell=cell: plan_of_cell(cell, dtype))
                 if plan is None:
-                    output, last = _run(cell, projected, mask, backward=backward)
+                    output, last = cell.run(projected, cell.initial(projected.shape[0]), mask=mask, backward=backward)
                 else:
                     output = projected.new_empty(*projected.shape[:2], cell.hidden_size)
                     last = plan.run(projected, lengths, output, backward=backward)
@@ -104,24 +104,3 @@ class RecurrentEncoder(nn.Module):
                 final.append(last)
             states = torch.cat(outputs, -1) if len(outputs) > 1 else outputs[0]
         return EncoderOutput(states, lengths, final)
-
-
-def _run(cell: RecurrentCell, projected: Tensor, mask: Tensor, *, backward: bool) -> tuple[Tensor, tuple[Tensor, ...]]:
-    # Padded positions keep the state: forward, it ends as the last real one; backward, it is still zero at the sentence's end.
-    steps = projected.unbind(1)
-    size = len(steps)
-    full = mask.all(0).tolist()
-    keep = mask.unsqueeze(-1).unbind(1)
-    state = cell.initial(projected.shape[0])
-    outputs: list[Tensor] = [state[0]] * size
-    with ops.recurrent_steps():
-        for position in reversed(range(size)) if backward else range(size):
-            new = cell(steps[position], state)
-            if full[position]:
-                state = new
-                outputs[position] = new[0]
-            else:
-                state = tuple(torch.where(keep[position], n, s) for n, s in zip(new, state, strict=True))
-                outputs[position] = new[0].masked_fill(~keep[position], 0.0)
-    stacked = torch.stack(outputs, 1) if size else projected.new_zeros(projected.shape[0], 0, cell.hidden_size)
-    return stacked, state

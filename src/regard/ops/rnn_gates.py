@@ -1,4 +1,4 @@
-"""Element-wise part of recurrent cells with hand-written gradients: a quarter of autograd's memory passes."""
+"""Element-wise part of recurrent cells with hand-written gradients: one pass in the native library, else a quarter of autograd's."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from torch import Tensor
 
 from regard.errors import ShapeError
 from regard.ops.kernels import native
-from regard.ops.kernels.second_order import once_differentiable
+from regard.ops.kernels.kernel import address, invoke, solid
+from regard.ops.kernels.second_order import differentiable_gradients, once_differentiable
+from regard.ops.kernels.structures import GatesCall
 from regard.ops.tensor_checks import Argument, Signature, is_plain
 
 _GRU = Signature(
@@ -48,6 +50,77 @@ class _GRUGates(torch.autograd.Function):
         return projected_grad, recurrent_grad, bias_grad, hidden_grad
 
 
+class _NativeGates(torch.autograd.Function):
+    # A GRU's have no `cell`; an LSTM's have no `recurrent`, bias and hidden state.
+    @staticmethod
+    def forward(
+        ctx: Any, projected: Tensor, recurrent: Tensor | None, bias: Tensor | None, hidden: Tensor | None, cell: Tensor | None
+    ) -> tuple[Tensor, Tensor | None]:
+        given, projected = projected, projected.contiguous()
+        recurrent, bias, hidden, cell = (None if x is None else x.contiguous() for x in (recurrent, bias, hidden, cell))
+        state = hidden if cell is None else cell
+        assert state is not None
+        next_hidden, next_cell = torch.empty_like(state), None if cell is None else torch.empty_like(cell)
+        active = state.new_empty(*state.shape[:-1], 4 * state.shape[-1])
+        call = _gates_call(projected, bias=bias, hidden=hidden, cell=cell, next_cell=next_cell, active=active)
+        invoke("regard_gates_forward", _fill(call, projected=projected, recurrent=recurrent, next_hidden=next_hidden), "gates")
+        ctx.save_for_backward(given if recurrent is None else None, bias, hidden, cell, next_cell, active)
+        ctx.dtype = projected.dtype
+        return next_hidden, next_cell
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor, grad_cell: Tensor | None) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        gates, *_, cell, _, _ = ctx.saved_tensors
+        if gates is None or grad_cell is None or not torch.is_grad_enabled():
+            return _NativeGates._gradients(ctx, grad, grad_cell)
+        needed = (ctx.needs_input_grad[0], ctx.needs_input_grad[4])
+        of_gates, of_cell = differentiable_gradients(_both_states, (gates, cell), needed, torch.cat([grad, grad_cell], -1))
+        return of_gates, None, None, None, of_cell
+
+    @staticmethod
+    @once_differentiable
+    def _gradients(ctx: Any, grad: Tensor, grad_cell: Tensor | None) -> tuple[Tensor | None, ...]:
+        _, bias, hidden, cell, next_cell, active = ctx.saved_tensors
+        size = active.shape[-1] // 4
+        of_hidden = solid(grad).clone()
+        of_cell = None if cell is None or grad_cell is None else solid(grad_cell).clone()
+        of_projected = active.new_empty(*active.shape[:-1], (4 if bias is None else 3) * size, dtype=ctx.dtype)
+        of_recurrent = None if bias is None else torch.empty_like(of_projected)
+        call = _gates_call(of_projected, bias=bias, hidden=hidden, cell=cell, next_cell=next_cell, active=active)
+        _fill(call, grad_hidden=of_hidden, grad_cell=of_cell, grad_projected=of_projected, grad_recurrent=of_recurrent)
+        invoke("regard_gates_backward", call, "gates")
+        if bias is None or of_recurrent is None:
+            return of_projected, None, None, None, of_cell
+        return of_projected, of_recurrent, of_recurrent[..., 2 * size :].reshape(-1, size).sum(0, dtype=bias.dtype), of_hidden, None
+
+
+def _both_states(gates: Tensor, cell: Tensor) -> Tensor:
+    return torch.cat(_lstm(gates, cell), -1)
+
+
+def _lstm(gates: Tensor, cell: Tensor) -> tuple[Tensor, Tensor]:
+    i, f, g, o = gates.to(cell.dtype).chunk(4, -1)
+    cell = torch.sigmoid(f) * cell + torch.sigmoid(i) * torch.tanh(g)
+    return torch.sigmoid(o) * torch.tanh(cell), cell
+
+
+def _gates_call(projected: Tensor, *, active: Tensor, **saved: Tensor | None) -> GatesCall:
+    size, gates = active.shape[-1] // 4, projected.shape[-1]
+    numbers = {"projected_row": gates, "rows": projected.numel() // gates, "size": size, "half": projected.dtype == torch.bfloat16}
+    return _fill(GatesCall(**numbers, threads=torch.get_num_threads()), active=active, **saved)
+
+
+def _fill(call: GatesCall, **tensors: Tensor | None) -> GatesCall:
+    for name, tensor in tensors.items():
+        if tensor is not None:
+            setattr(call, name, address(tensor, "gates", name))
+    return call
+
+
+def _is_native(kind: torch.dtype, gates: Tensor, *others: Tensor) -> bool:
+    return kind == torch.float32 and gates.dtype in (torch.float32, torch.bfloat16) and gates.numel() > 0 and native.takes(gates, *others)
+
+
 def gru_gates(projected: Tensor, recurrent: Tensor, bias: Tensor, hidden: Tensor) -> Tensor:
     """Combine a GRU's gate inputs into the next hidden state.
 
@@ -74,7 +147,10 @@ def gru_gates(projected: Tensor, recurrent: Tensor, bias: Tensor, hidden: Tensor
     """
     _check_gates("gru_gates", _GRU.check(projected, recurrent, bias, hidden), 3)
     kind = hidden.dtype
-    projected, recurrent, bias = projected.to(kind), recurrent.to(kind), bias.to(kind)
+    bias = bias.to(kind)
+    if projected.dtype == recurrent.dtype and _is_native(kind, projected, recurrent, bias, hidden):
+        return _NativeGates.apply(projected, recurrent, bias, hidden, None)[0]
+    projected, recurrent = projected.to(kind), recurrent.to(kind)
     if kind == torch.float64 or native.forced_path() in ("reference", "torch") or not is_plain(projected, recurrent, bias, hidden):
         # Plain operations: the compiler fuses them, and float64 keeps second derivatives for checks.
         size = hidden.shape[-1]
@@ -106,9 +182,9 @@ def lstm_gates(gates: Tensor, cell: Tensor) -> tuple[Tensor, Tensor]:
         0.5
     """
     _check_gates("lstm_gates", _LSTM.check(gates, cell), 4)
-    i, f, g, o = gates.to(cell.dtype).chunk(4, -1)
-    cell = torch.sigmoid(f) * cell + torch.sigmoid(i) * torch.tanh(g)
-    return torch.sigmoid(o) * torch.tanh(cell), cell
+    if _is_native(cell.dtype, gates, cell):
+        return _NativeGates.apply(gates, None, None, None, cell)
+    return _lstm(gates, cell)
 
 
 def _check_gates(operation: str, sizes: dict[str, int], count: int) -> None:

@@ -16,7 +16,7 @@ from torch import Tensor  # torch also loads the OpenMP runtime that the library
 from regard.errors import ConfigError
 from regard.ops.tensor_checks import is_plain
 
-ABI = 19  # REGARD_ABI of csrc/native.h: raised whenever a function, a struct or a limit visible to Python changes
+ABI = 20  # REGARD_ABI of csrc/native.h: raised whenever a function, a struct or a limit visible to Python changes
 PATHS = ("reference", "torch", "cpu", "triton")
 TARGETS = ("the vector units every such processor has", "AVX2", "AVX-512", "AVX-512 with VNNI", "AVX-512 with VNNI and AMX")
 

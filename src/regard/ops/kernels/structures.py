@@ -231,6 +231,16 @@ class RecurrentCall(ctypes.Structure):
     ]
 
 
+class GatesCall(ctypes.Structure):
+    """GatesCall of csrc."""
+
+    _fields_ = [
+        *_of(ADDRESS, "projected recurrent bias kept hidden cell next_hidden next_cell half_hidden output active"),
+        *_of(ADDRESS, "grad_output grad_hidden grad_cell grad_projected grad_recurrent"),
+        *_of(INT64, "projected_row output_row rows size half threads"),
+    ]
+
+
 class ResidualCall(ctypes.Structure):
     """ResidualCall of csrc."""
 

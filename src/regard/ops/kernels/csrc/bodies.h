@@ -10,6 +10,7 @@
 #include "best.h"
 #include "decoder.h"
 #include "encoder.h"
+#include "gates.h"
 #include "greedy.h"
 #include "indexed.h"
 #include "loss.h"

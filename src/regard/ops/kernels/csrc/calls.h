@@ -287,6 +287,31 @@ typedef struct {
     int64_t threads;
 } RecurrentCall;
 
+enum { GATES_ROWS = 16 }; /* of a task */
+
+/* One step of a recurrent layer in training, `rows` sequences side by side. G gates of `size` numbers: i f g o of an LSTM, r z n of a GRU.
+   With `half`, what is marked so is in bfloat16. */
+typedef struct {
+    const void *projected;    /* (rows, G size), rows `projected_row` apart, half: what comes from below, with biases; forward only */
+    const void *recurrent;    /* half: what the hidden state adds, (rows, G size); backward: what comes back through it, (rows, size); or NULL */
+    const float *bias;        /* (size): b of a GRU, within the reset; NULL: an LSTM */
+    const uint8_t *kept;      /* (rows): 0 where the state stays and the output is 0; NULL: nowhere */
+    const float *hidden;      /* (rows, size), as all that follow: before the step; of an LSTM with `kept` only */
+    const float *cell;        /* LSTM only */
+    float *next_hidden;       /* after the step */
+    float *next_cell;
+    uint16_t *half_hidden;    /* next_hidden in bfloat16, or NULL */
+    float *output;            /* rows `output_row` apart, or NULL */
+    float *active;            /* (rows, 4 size): the gates, and behind those of a GRU u_n + b; forward NULL: not kept */
+    const float *grad_output; /* rows `output_row` apart, or NULL */
+    float *grad_hidden;       /* of the state after the step, then of that before it, but for what comes back through the products */
+    float *grad_cell;
+    void *grad_projected;     /* like projected, half */
+    void *grad_recurrent;     /* (rows, G size), half, or NULL */
+    int64_t projected_row, output_row; /* in elements */
+    int64_t rows, size, half, threads;
+} GatesCall;
+
 enum { RESIDUAL_ROWS = 16 }; /* of a task; partial gradients of weight and bias are one pair of rows each */
 
 /* A residual connection with dropout and, if asked for, a layer norm, in one pass.

@@ -5,7 +5,7 @@
 #include <stdint.h>
 
 /* Raised, together with ABI in native.py, whenever a struct or a function that Python sees changes. */
-#define REGARD_ABI 19
+#define REGARD_ABI 20
 
 #if defined(_WIN32)
 #define EXPORT __declspec(dllexport)
