@@ -7,6 +7,7 @@ import reprlib
 import typing
 from collections.abc import Callable, Iterable
 from functools import cache, wraps
+from numbers import Integral
 from typing import Annotated, Any, Concatenate, ParamSpec, TypeVar
 
 from annotated_types import Ge, Gt, Le, Lt
@@ -39,7 +40,8 @@ INSTANCE = "should be an instance of "
 def checked(init: Callable[Concatenate[Self, Parameters], None]) -> Callable[Concatenate[Self, Parameters], None]:
     """Make a constructor refuse arguments of other types than in its signature, before its body runs.
 
-    Nothing is converted: True is no int, "3" no number, 3 no `Areas`. The constructor itself checks combinations.
+    Nothing is converted: True is no int, "3" no number, 3 no `Areas`; but whole numbers of NumPy become Python's. The constructor itself
+    checks combinations.
 
     Raises:
         ConfigError: raised by the constructor call; the message names the class and the argument, what was expected and what was found.
@@ -62,10 +64,15 @@ def checked(init: Callable[Concatenate[Self, Parameters], None]) -> Callable[Con
             bound = signature.bind(self, *args, **kwargs).arguments
         except TypeError:
             bound = {}  # Python reports missing and unknown arguments
-        _check(type(self).__name__, init, {name: bound[name] for name in list(bound)[1:]})
+        args, kwargs = tuple(map(_plain, args)), {name: _plain(value) for name, value in kwargs.items()}  # type: ignore[assignment]
+        _check(type(self).__name__, init, {name: _plain(bound[name]) for name in list(bound)[1:]})
         init(self, *args, **kwargs)
 
     return checking
+
+
+def _plain(value: Any) -> Any:
+    return int(value) if isinstance(value, Integral) and not isinstance(value, int) else value
 
 
 def _check(owner: str, init: Callable[..., None], given: dict[str, Any]) -> None:

@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -158,3 +159,10 @@ def test_objects_without_the_keys_of_given_languages_are_told_which_are_missing(
         read_pairs(tmp_path / "a.jsonl", languages=("en", "de"))
     (tmp_path / "a.jsonl").write_text('{"source": "a", "target": "b"}\n')
     assert read_pairs(tmp_path / "a.jsonl", languages=("en", "de")) == [("a", "b")]
+
+
+@pytest.mark.parametrize("languages", ["ab", (None, None), ("a", 1), True, ("a",), ("a", "")])
+def test_languages_are_two_names(tmp_path: Path, languages: Any) -> None:
+    (tmp_path / "a.tsv").write_text("a\tb\nx\ty\n")
+    with pytest.raises(ConfigError, match="languages: expected two names, of source and target, found"):
+        read_pairs(tmp_path / "a.tsv", languages=languages)

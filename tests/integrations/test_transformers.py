@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import transformers
@@ -374,9 +375,27 @@ def test_only_the_layers_asked_for_attend_to_areas() -> None:
     assert [record.layer for record in after] == [record.layer for record in before]
 
 
-@pytest.mark.parametrize("layers", [0, 3, (2,), ()])
-def test_a_layer_that_does_not_exist_is_refused(layers: Any) -> None:
-    with pytest.raises(ConfigError, match=r"is not among the layers of this model, \[0, 1\]"):
+def test_whole_numbers_of_numpy_are_settings_that_can_be_saved(tmp_path: Path) -> None:
+    two = np.int64(2)
+    model = tiny.bert()
+    hf.enable_area(model, max_area=two, layers=np.int64(1), class_tokens=(np.int64(1), 0))  # type: ignore[arg-type]
+    model.save_pretrained(tmp_path)
+    assert model.config.regard_area == {
+        "max_area": 2, "grid": None, "key_mode": "mean", "value_mode": "sum", "layers": 1, "class_tokens": (1, 0)
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("layers", "message"),
+    [
+        (0, "found 0; this model has 2 layers"),
+        (3, "found 3; this model has 2 layers"),
+        ((2,), r"found \(2,\); the layers of this model are \[0, 1\]"),
+        ((), r"found \(\); the layers"),
+    ],
+)
+def test_a_layer_that_does_not_exist_is_refused(layers: Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=f"layers: {message}"):
         hf.enable_area(tiny.bert(), max_area=3, layers=layers)
 
 
@@ -385,8 +404,14 @@ def test_a_layer_that_does_not_exist_is_refused(layers: Any) -> None:
     [
         ({"max_area": "3"}, "Areas: max_area should be a whole number of at least 1"),
         ({"max_area": True}, "Areas: max_area should be a whole number of at least 1"),
-        ({"layers": True}, "layers: expected a number, or numbers of layers, found True"),
-        ({"layers": "0"}, "layers: expected a number, or numbers of layers, found '0'"),
+        ({"layers": True}, "layers: expected a whole number, or numbers of layers, found True"),
+        ({"layers": "0"}, "layers: expected a whole number, or numbers of layers, found '0'"),
+        ({"layers": 1.5}, "layers: expected a whole number, or numbers of layers, found 1.5"),
+        ({"layers": [True]}, r"layers: expected a whole number, or numbers of layers, found \[True\]"),
+        ({"class_tokens": True}, r"class_tokens: a number of tokens from 0 on, or \(front, back\), found True"),
+        ({"class_tokens": 2.5}, r"class_tokens: a number of tokens from 0 on, or \(front, back\), found 2.5"),
+        ({"class_tokens": (1,)}, r"class_tokens: a number of tokens from 0 on, or \(front, back\), found \(1,\)"),
+        ({"class_tokens": (1, -1)}, r"class_tokens: a number of tokens from 0 on, or \(front, back\), found \(1, -1\)"),
     ],
 )
 def test_settings_of_another_type_are_named(changes: dict[str, Any], message: str) -> None:

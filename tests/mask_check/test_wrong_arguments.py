@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -102,3 +103,15 @@ def test_a_damaged_file_of_weights_is_named(tmp_path: Path) -> None:
     weights.write_bytes(weights.read_bytes()[:-7])
     with pytest.raises(DataError, match="cannot be loaded as a Hugging Face model"):
         load_folder(tmp_path)
+
+
+@pytest.mark.parametrize("wrong", [[[1, 2], [3, 4]], np.ones((2, 2), dtype=np.int64)])
+def test_tokens_that_are_no_tensor_are_told(wrong: Any) -> None:
+    adapter = Adapter((Sequence("tokens"),))
+    with pytest.raises(ConfigError, match=r"batch\['tokens'\]: expected a tensor, found (list|ndarray); torch.tensor makes one"):
+        check(model(), {"tokens": wrong}, adapter=adapter)
+
+
+def test_tokens_of_one_row_without_its_axis_are_told() -> None:
+    with pytest.raises(DataError, match=r"batch\['tokens'\]: expected tokens \(B, T\) or features .*, found \(7,\); unsqueeze"):
+        check(model(), {"tokens": tokens()[0]}, adapter=Adapter((Sequence("tokens"),)))

@@ -97,8 +97,9 @@ def test_unusable_lists_are_data_errors_that_say_why(metric, hypotheses, referen
 def test_unknown_settings_are_data_errors_that_name_what_is_known():
     with pytest.raises(DataError, match="tokenize 'moses': expected one of 13a, intl"):
         bleu(["a"], ["a"], tokenize="moses")
-    with pytest.raises(DataError, match="max_order 0"):
-        bleu(["a"], ["a"], max_order=0)
+    for order in (0, 2.5, True):
+        with pytest.raises(DataError, match=f"max_order {order}: expected a whole number of 1 or more"):
+            bleu(["a"], ["a"], max_order=order)  # type: ignore[arg-type]
     with pytest.raises(DataError, match="word_order -1"):
         chrf(["a"], ["a"], word_order=-1)
 

@@ -1,24 +1,26 @@
-"""Text for a flag, as from a file of settings, would count as true: every public operation and module refuses it."""
+"""Text for a flag, as from a file of settings, would count as true: every public operation, module and function refuses it."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator
+from enum import StrEnum
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
 import regard
-from regard import attention, ops
+from regard import attention, explanations, metrics, observe, ops, viewer
 from regard.attention import MultiHeadAttention
 from regard.errors import ConfigError
 from regard.integrations import torch as regard_torch
 
 
 def functions() -> Iterator[Callable[..., Any]]:
-    for package in (regard, ops, attention, regard_torch):
+    for package in (regard, ops, attention, regard_torch, metrics, observe, viewer, explanations):
         for name in package.__all__:
             found = getattr(package, name)
             if inspect.isfunction(found):
@@ -47,7 +49,22 @@ def test_a_flag_given_by_place_is_checked_too() -> None:
         ops.attention(x, x, x, None, None, None, "no")  # type: ignore[arg-type]
 
 
-def test_every_kind_of_truth_but_text_is_a_flag() -> None:
+class Word(StrEnum):
+    no = "false"
+
+
+@pytest.mark.parametrize("wrong", [np.str_("false"), b"false", Word.no, None, [], 2, 1.0, torch.ones(2, dtype=torch.bool)])
+def test_what_is_no_truth_is_no_flag(wrong: Any) -> None:
+    x = torch.ones(1, 2, 4)
+    for call in (MultiHeadAttention(4, 2), attention.Attention(attention.DotScore())):
+        with pytest.raises(ConfigError, match="causal may be True or False, found"):
+            call(x, x, x, causal=wrong)
+    with pytest.raises(ConfigError, match="area_attention: causal may be True or False, found"):
+        ops.area_attention(x[None], x[None], x[None], max_area=2, causal=wrong)
+
+
+def test_every_kind_of_truth_is_a_flag() -> None:
     module, x = MultiHeadAttention(8, 2), torch.randn(1, 3, 8)
-    for causal in (1, torch.tensor(True)):
+    for causal in (1, torch.tensor(True), np.bool_(True)):
         assert torch.equal(module(x, x, x, causal=causal).context, module(x, x, x, causal=True).context)
+    assert torch.equal(module(x, x, x, causal=np.bool_(False)).context, module(x, x, x).context)

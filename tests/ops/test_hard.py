@@ -233,7 +233,7 @@ def test_wrong_shapes_name_both():
 
 @pytest.mark.parametrize("operation", [ops.greedy_positions, ops.sample_positions, ops.normalized_weights, ops.weights_entropy])
 def test_negative_weights_are_refused_and_nan_is_not(operation):
-    with pytest.raises(RangeError, match=r"weights must be at least 0, found -0\.5"):
+    with pytest.raises(RangeError, match=rf"{operation.__name__}: weights must be at least 0, found -0\.5"):
         operation(torch.tensor([[0.25, math.nan], [-0.5, 0.5]]))
     operation(torch.tensor([[0.25, math.nan], [-0.0, 0.5]]))
 

@@ -220,7 +220,7 @@ def test_areas_that_start_early_are_some_of_all(size, max_area, grid, starts):
     for mode in VALUE_MODES:
         found, every = (ops.area_values(x, max_area, grid, mode=mode, starts=each) for each in (starts, None))
         torch.testing.assert_close(found, every[:, some])
-    with pytest.raises(ConfigError, match="starts: areas that start in at least 1 column, or None for all; found 0"):
+    with pytest.raises(ConfigError, match="starts must be a whole number of at least 1, found 0"):
         ops.area_values(x, max_area, grid, starts=0)
 
 

@@ -168,7 +168,7 @@ def test_a_run_is_trained_measured_explained_and_resumed(call, task, rows, verb,
     ("words", "message"),
     [
         (["classify", "nowhere"], "nowhere: no such run folder"),
-        (["classify", "{runs}/pairs"], "a run of the task entailment; expected one of classification; regard entail answers with it"),
+        (["classify", "{runs}/pairs"], "a run of the task entailment; expected a run of the task classification; regard entail takes it"),
         (["entail", "{runs}/word"], "a run of the task classification; expected one of entailment"),
         (["classify", "{runs}/word", "nowhere.txt"], "nowhere.txt: no such file"),
         (["explain", "{runs}/word", "--examples", "wide.tsv"], "wide.tsv, line 2: 3 columns, expected 2"),

@@ -140,7 +140,7 @@ def test_an_image_is_looked_at_with_its_own_or_a_given_caption(call: Callable[..
         (["view", "{runs}/lm", "--image", "a.png", "--text", "a"], "/lm does not read both"),
         (["view", "{runs}/lm", "--text", "a", "--beam-size", 3], "--target, --beam-size: not for a run of the task lm"),
         (["view", "{runs}/captioning", "--image", "nowhere.png"], "nowhere.png"),
-        (["translate", "{runs}/lm"], "a run of the task lm; expected one of translation"),
+        (["translate", "{runs}/lm"], "a run of the task lm; expected a run of the task translation"),
     ],
 )
 def test_what_does_not_go_with_a_task_is_named(call: Callable[..., Any], runs: Path, words: list[object], message: str) -> None:

@@ -102,7 +102,7 @@ def test_no_input_gives_no_output(call: Callable[..., Any], folder: Path) -> Non
         (["generate", "RUN", "--sample", "--top-p", "1.5"], "top_p must be greater than 0 and at most 1, found 1.5"),
         (["generate", "RUN", "--sample", "--seed", "-1"], "--seed: expected 0 to 2^63 - 1, found -1"),
         (["generate", ".", "--max-length", "3"], "not a run folder"),
-        (["translate", "RUN"], "a run of the task lm; expected one of translation"),
+        (["translate", "RUN"], "a run of the task lm; expected a run of the task translation"),
         (["train", "lm", "--out", "x"], "data.text: no training text given"),
         (["train", "lm", "--out", "x", "model.attention=area"], "model.attention"),
         (["train", "lm", "--out", "x", "model.hidden_size=7"], "hidden_size (7) must be a multiple of 2"),

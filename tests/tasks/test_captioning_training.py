@@ -381,7 +381,7 @@ def test_settings_that_mean_nothing_to_captions_are_refused(tmp_path: Path) -> N
 
 
 def test_a_run_of_another_task_is_refused(run: Path) -> None:
-    with pytest.raises(CheckpointError, match="a run of the task captioning; expected one of translation"):
+    with pytest.raises(CheckpointError, match="a run of the task captioning; expected a run of the task translation"):
         Translator.open(run)
 
 

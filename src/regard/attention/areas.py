@@ -9,8 +9,9 @@ from regard import ops
 from regard.constructor_checks import Positive, Size, SizeOrPair, checked
 from regard.errors import ConfigError
 from regard.ops.area_windows import check_areas
-from regard.ops.call_checks import takes_flags
+from regard.ops.call_checks import takes_tensors
 from regard.ops.materialized_areas import LEARNED_KEY_MODES, AreaWeights, check_modes, hidden_parts
+from regard.ops.number_checks import check_scale, check_share
 from regard.ops.reference import AreaResult, area_attention
 from regard.ops.sparsemax import Normalizer
 
@@ -131,7 +132,7 @@ class Areas(nn.Module):
         spans = ops.area_spans(size, self.max_area, device=device)
         return spans[:, 0] + (spans[:, 1] - 1) / 2
 
-    @takes_flags
+    @takes_tensors
     def forward(
         self,
         query: Tensor,
@@ -143,7 +144,14 @@ class Areas(nn.Module):
         scale: float | None = None,
         dropout: float = 0.0,
     ) -> AreaResult:
-        """Attend by scaled dot product with these settings: `regard.ops.reference.area_attention`."""
+        """Attend by scaled dot product with these settings: `regard.ops.reference.area_attention`.
+
+        Raises:
+            ConfigError: a scale that is no finite number, or a dropout outside of 0 <= p < 1.
+            ShapeError: incompatible shapes.
+        """
+        check_share("Areas", "dropout", dropout)
+        check_scale("Areas", 1.0 if scale is None else scale)
         return area_attention(
             query,
             key,

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from regard.attention.base import AttentionOutput, NeedWeights
 from regard.constructor_checks import checked
 from regard.errors import ShapeError
-from regard.ops.call_checks import takes_flags
+from regard.ops.call_checks import takes_tensors
 from regard.ops.masks import check_key_mask
 from regard.ops.tensor_checks import check_states
 
@@ -59,7 +59,7 @@ class CrossedAttention(nn.Module):
         self.left = left
         self.right = right
 
-    @takes_flags
+    @takes_tensors
     def forward(
         self,
         first: Tensor,

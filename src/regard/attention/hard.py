@@ -10,7 +10,9 @@ from torch import Tensor, nn
 from regard import ops
 from regard.constructor_checks import Count, Share, Weight, checked
 from regard.errors import ConfigError, ShapeError
+from regard.ops.call_checks import takes_tensors
 from regard.ops.masks import check_boolean
+from regard.ops.tensor_checks import check_not_negative, refuse_others
 
 Mode = Literal["sample", "argmax", "expected"]
 HalfSoftPer = Literal["example", "batch"]
@@ -93,6 +95,7 @@ class HardChoice(nn.Module):
                 self.tossed += 1
         return soft.expand(size)
 
+    @takes_tensors
     def forward(
         self, weights: Tensor, generator: torch.Generator | None = None, *, mode: Mode | None = None, soft: Tensor | None = None
     ) -> HardChoiceOutput:
@@ -113,8 +116,10 @@ class HardChoice(nn.Module):
             ConfigError: an unknown mode.
             RangeError: on a CPU, a weight is negative.
         """
+        refuse_others("HardChoice", soft=soft)
         if weights.dim() < 2:
             raise ShapeError(f"HardChoice: expected weights (..., T, N), found {tuple(weights.shape)}")
+        check_not_negative("HardChoice", "weights", weights)
         size = weights.shape[0] if weights.dim() > 2 else 1
         if mode is not None:
             if mode not in get_args(Mode):
@@ -229,6 +234,7 @@ class ScoreFunctionEstimator(nn.Module):
         self.decay = decay
         self.register_buffer("baseline", torch.zeros((), dtype=torch.float32))
 
+    @takes_tensors
     def forward(self, nll: Tensor, log_prob: Tensor, entropy: Tensor, sampled: Tensor | None = None, mask: Tensor | None = None) -> Tensor:
         """Compute the term to add to the loss, and update the baseline (in training).
 

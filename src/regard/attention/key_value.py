@@ -14,7 +14,7 @@ from regard.attention.base import AttentionOutput
 from regard.attention.recorder import is_recording, record_call
 from regard.constructor_checks import Dropout, Size, checked
 from regard.errors import ConfigError
-from regard.ops.call_checks import takes_flags
+from regard.ops.call_checks import takes_tensors
 from regard.ops.masks import check_key_mask
 from regard.ops.sparsemax import Normalizer
 from regard.ops.tensor_checks import check_states
@@ -116,7 +116,7 @@ class KeyValueAttention(nn.Module):
         key, value, _ = self._split(states)
         return self._tail(self._extend(self._start(states), self.key(key), value, mask))
 
-    @takes_flags
+    @takes_tensors
     def forward(self, states: Tensor, *, key_mask: Tensor | None = None, need_weights: bool = False) -> AttentionOutput:
         """Attend from every state to the L before it, in parallel.
 
@@ -138,7 +138,7 @@ class KeyValueAttention(nn.Module):
         context, weights, _ = self._attend(states, mask, self._start(states))
         return AttentionOutput(context, self._placed(weights)[..., self.window :] if need_weights else None)
 
-    @takes_flags
+    @takes_tensors
     def step(
         self, states: Tensor, memory: KeyValueMemory, *, key_mask: Tensor | None = None, need_weights: bool = False
     ) -> tuple[AttentionOutput, KeyValueMemory]:

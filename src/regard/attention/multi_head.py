@@ -19,7 +19,7 @@ from regard.attention.scores import LocationScore, ScoreModule, input_dims
 from regard.attention.torch_adapter import build_from_torch, build_to_torch
 from regard.constructor_checks import Dropout, Size, checked
 from regard.errors import ConfigError, ShapeError
-from regard.ops.call_checks import takes_flags
+from regard.ops.call_checks import takes_tensors
 from regard.ops.masks import check_boolean, check_key_mask, check_mask
 from regard.ops.nonfinite import finite_rows
 from regard.ops.sparsemax import Normalizer
@@ -150,7 +150,7 @@ class MultiHeadAttention(nn.Module):
         """
         return build_from_torch(cls, theirs, areas)
 
-    @takes_flags
+    @takes_tensors
     def to_torch(self, *, batch_first: bool = True) -> nn.MultiheadAttention:
         """Build torch's module with these weights.
 
@@ -163,7 +163,7 @@ class MultiHeadAttention(nn.Module):
         """
         return build_to_torch(self, batch_first=batch_first)
 
-    @takes_flags
+    @takes_tensors
     def forward(
         self,
         query: Tensor,
@@ -222,7 +222,7 @@ class MultiHeadAttention(nn.Module):
         )
         return self._join(context, weights, tainted)
 
-    @takes_flags
+    @takes_tensors
     def memory(self, key: Tensor, value: Tensor, *, key_mask: Tensor | None = None, finite: bool = False) -> HeadMemory:
         """Project keys and values (B, S, memory_dim) once, for all steps; `key_mask` (B, S) bool, True = may attend.
 
@@ -261,7 +261,7 @@ class MultiHeadAttention(nn.Module):
         key, value = (part.unflatten(-1, (self.num_heads, self.head_dim)) for part in ops.joint_linear(states, (self.key, self.value)))
         return index_sources(key, value, key_mask)
 
-    @takes_flags
+    @takes_tensors
     def attend_items(self, query: Tensor, memory: IndexedMemory, *, need_weights: bool = False) -> AttentionOutput:
         """Attend with query groups (G, K, E) to a cache: context (G, K, E) and, if requested, weights (G, H, K, L).
 
@@ -309,7 +309,7 @@ class MultiHeadAttention(nn.Module):
         mask = None if memory.mask is None else self.areas.mask(memory.mask)
         return HeadMemory(self.areas.keys(memory.key), self.areas.values(memory.value), mask, True)
 
-    @takes_flags
+    @takes_tensors
     def attend(
         self,
         query: Tensor,

@@ -11,6 +11,7 @@ from regard import ops
 from regard.attention.base import AttentionOutput
 from regard.constructor_checks import Size, checked
 from regard.errors import ConfigError
+from regard.ops.call_checks import takes_tensors
 from regard.ops.masks import check_key_mask
 from regard.ops.tensor_checks import check_states
 
@@ -83,6 +84,7 @@ class NGramReadout(nn.Module):
         empty = states.new_zeros(states.shape[0], self.window, self.input_dim)
         return NGramMemory(torch.cat([empty, states], 1)[:, states.shape[1] :])
 
+    @takes_tensors
     def forward(self, states: Tensor, *, key_mask: Tensor | None = None) -> AttentionOutput:
         """Read states (B, T, D) from the start of a sequence; see `step`.
 

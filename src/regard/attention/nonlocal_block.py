@@ -12,7 +12,7 @@ from regard.attention.base import AttentionOutput
 from regard.attention.recorder import is_recording, record_call
 from regard.constructor_checks import Size, checked
 from regard.errors import ConfigError, ShapeError
-from regard.ops.call_checks import takes_flags
+from regard.ops.call_checks import takes_tensors
 from regard.ops.masks import check_key_mask
 from regard.ops.nonlocal_attention import NonLocalForm, check_normalizer
 from regard.ops.sparsemax import Normalizer
@@ -88,7 +88,7 @@ class NonLocal(nn.Module):
         if residual:
             nn.init.zeros_(self.output.weight)
 
-    @takes_flags
+    @takes_tensors
     def forward(
         self, states: Tensor, other: Tensor | None = None, *, key_mask: Tensor | None = None, need_weights: bool = False
     ) -> AttentionOutput:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from regard.attention.areas import Areas
 from regard.attention.base import NeedWeights
-from regard.ops.call_checks import takes_flags
+from regard.flags import takes_flags
 
 
 class RecordedWeights(NamedTuple):

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from regard import ops
 from regard.constructor_checks import Size, checked
 from regard.errors import ConfigError
+from regard.ops.call_checks import takes_tensors
 
 
 class AdditiveScore(nn.Module):
@@ -72,6 +73,7 @@ class AdditiveScore(nn.Module):
             raise ConfigError("AdditiveScore.covered: made without coverage=True")
         return key + coverage.unsqueeze(-1).to(key.dtype) * self.coverage.to(key.dtype)
 
+    @takes_tensors
     def forward(self, query: Tensor, key: Tensor) -> Tensor:
         """Score (..., T, Dq) against projected keys (..., S, A): (..., T, S)."""
         return ops.additive_scores(self.query(query), key, self.vector)
@@ -108,6 +110,7 @@ class ConcatScore(nn.Module):
         """Map keys (..., S, Dk) to (..., S, A)."""
         return ops.linear(key, self.weight[:, self.query_dim :])
 
+    @takes_tensors
     def forward(self, query: Tensor, key: Tensor) -> Tensor:
         """Score (..., T, Dq) against projected keys (..., S, A): (..., T, S)."""
         return ops.additive_scores(ops.linear(query, self.weight[:, : self.query_dim]), key, self.vector)
@@ -139,6 +142,7 @@ class GeneralScore(nn.Module):
         """Map keys (..., S, Dk) to (..., S, Dq)."""
         return self.key(key)
 
+    @takes_tensors
     def forward(self, query: Tensor, key: Tensor) -> Tensor:
         """Score (..., T, Dq) against projected keys (..., S, Dq): (..., T, S)."""
         return ops.dot_scores(query, key)
@@ -166,6 +170,7 @@ class DotScore(nn.Module):
         """Return the keys (..., S, D) unchanged."""
         return key
 
+    @takes_tensors
     def forward(self, query: Tensor, key: Tensor) -> Tensor:
         """Score (..., T, D) against keys (..., S, D): (..., T, S)."""
         return ops.scaled_dot_scores(query, key) if self.scaled else ops.dot_scores(query, key)
@@ -202,6 +207,7 @@ class CosineScore(nn.Module):
         """Return the keys (..., S, D) unchanged."""
         return key
 
+    @takes_tensors
     def forward(self, query: Tensor, key: Tensor) -> Tensor:
         """Score (..., T, D) against keys (..., S, D): (..., T, S)."""
         if self.fixed is not None:
@@ -239,6 +245,7 @@ class LocationScore(nn.Module):
         """Return the keys (..., S, D) unchanged: only their number matters."""
         return key
 
+    @takes_tensors
     def forward(self, query: Tensor, key: Tensor) -> Tensor:
         """Score (..., T, Dq) for keys (..., S, D): (..., T, S)."""
         return ops.location_scores(self.query(query), key.shape[-2])

@@ -14,11 +14,11 @@ from regard.attention.scores import LocationScore, ScoreModule, input_dims
 from regard.attention.windows import WindowModule, check_position
 from regard.constructor_checks import Dropout, checked
 from regard.errors import ConfigError, ShapeError
-from regard.ops.call_checks import takes_flags
+from regard.ops.call_checks import takes_tensors
 from regard.ops.masks import check_key_mask, check_mask
 from regard.ops.nonfinite import finite_rows
 from regard.ops.sparsemax import Normalizer
-from regard.ops.tensor_checks import check_states
+from regard.ops.tensor_checks import autocasts, check_states
 
 
 class Attention(nn.Module):
@@ -97,6 +97,10 @@ class Attention(nn.Module):
         check_states("Attention", "value", value, "S", "Dv")
         if value.shape[:2] != key.shape[:2]:
             raise ShapeError(f"memory: value {tuple(value.shape)} must agree with key {tuple(key.shape)} in (B, S)")
+        if value.dtype != key.dtype and not autocasts(key.device.type):
+            raise ShapeError(
+                f"memory: value must be {key.dtype}, the dtype of key, found {value.dtype}; convert it with value.to({key.dtype})"
+            )
         mask = torch.ones(key.shape[:2], dtype=torch.bool, device=key.device) if key_mask is None else key_mask
         check_key_mask(mask, key.shape[:2], "Attention.memory")
         same = value is key
@@ -116,7 +120,7 @@ class Attention(nn.Module):
             value = value.masked_fill(bad.unsqueeze(-1), torch.nan)
         return Memory(self.score.project(key).masked_fill(bad.unsqueeze(-1), torch.nan), value, mask, _reach(mask))
 
-    @takes_flags
+    @takes_tensors
     def attend(
         self,
         query: Tensor,
@@ -183,7 +187,7 @@ class Attention(nn.Module):
         output = self._output(chosen.weights, value, need_weights)
         return _tainted(HardOutput(*output, chosen.log_prob, chosen.entropy, chosen.sampled), tainted)
 
-    @takes_flags
+    @takes_tensors
     def forward(
         self,
         query: Tensor,

@@ -9,7 +9,7 @@ from regard import ops
 from regard.attention.base import AttentionOutput
 from regard.attention.recorder import is_recording, record_call
 from regard.constructor_checks import Size, checked
-from regard.ops.call_checks import takes_flags
+from regard.ops.call_checks import takes_tensors
 from regard.ops.masks import check_key_mask
 from regard.ops.sparsemax import Normalizer
 from regard.ops.tensor_checks import check_states
@@ -48,7 +48,7 @@ class StructuredAttention(nn.Module):
         self.second = ops.Linear(attention_dim, hops, bias=bias)
         self.normalizer: Normalizer = normalizer
 
-    @takes_flags
+    @takes_tensors
     def forward(self, states: Tensor, *, key_mask: Tensor | None = None, need_weights: bool = False) -> AttentionOutput:
         """Attend to states (B, S, D) where key_mask, (B, S) bool, is True; None allows everything.
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from regard.attention.areas import Areas
 from regard.errors import ConfigError, ShapeError
-from regard.ops.call_checks import takes_flags
+from regard.ops.call_checks import takes_tensors
 from regard.ops.masks import check_key_mask
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ class Masks(NamedTuple):
     causal: bool = False
 
 
-@takes_flags
+@takes_tensors
 def masks_from_torch(
     attn_mask: Tensor | None = None, key_padding_mask: Tensor | None = None, *, is_causal: bool = False, num_heads: int = 1
 ) -> Masks:

@@ -13,7 +13,9 @@ from torch import Tensor, nn
 from regard import ops
 from regard.constructor_checks import Count, Size, checked
 from regard.errors import ShapeError
-from regard.ops.tensor_checks import check_count, check_not_negative
+from regard.ops.call_checks import takes_tensors
+from regard.ops.number_checks import check_count
+from regard.ops.tensor_checks import check_not_negative
 
 
 def check_position(operation: str, position: int | Tensor) -> None:
@@ -52,6 +54,7 @@ class MonotonicWindow(nn.Module):
         super().__init__()
         self.radius = radius
 
+    @takes_tensors
     def forward(
         self, query: Tensor, lengths: Tensor, size: int, position: int | Tensor, *, places: Tensor | None = None
     ) -> tuple[Tensor, None]:
@@ -99,6 +102,7 @@ class PredictiveWindow(nn.Module):
         self.hidden = ops.Linear(query_dim, query_dim, bias=False)
         self.position = ops.Linear(query_dim, 1, bias=False)
 
+    @takes_tensors
     def forward(
         self, query: Tensor, lengths: Tensor, size: int, position: int | Tensor, *, places: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:

@@ -11,8 +11,8 @@ from typing import Any
 
 from regard.data.language_tags import OF_A_RUN, language_names
 from regard.data.lines import read_lines, stat_rereadable, stream_lines, unreadable, whole_characters, write_files
-from regard.data.tables import CARRIAGE_RETURNS, ENDINGS, as_json, ending_of, find_key, is_csv, read_table, refuse_empty, spelled
-from regard.data.tmx import Languages, is_tmx, stream_tmx
+from regard.data.tables import CARRIAGE_RETURNS, ENDINGS, as_json, ending_of, find_key, is_csv, read_table, refuse_empty
+from regard.data.tmx import Languages, check_languages, is_tmx, stream_tmx
 from regard.errors import ConfigError, DataError, counted, listed, shown
 from regard.progress import stage
 from regard.strict_json import kind_of
@@ -63,6 +63,7 @@ def read_pairs(
         ...     read_pairs(Path(folder, "a.tsv"))
         [('ein Hund', 'a dog')]
     """
+    check_languages(languages)
     if target is not None:
         refuse_pairs(source, target, columns)
         sources, targets = read_lines(source), read_lines(target)
@@ -127,7 +128,7 @@ def stream_pairs(
         apart: the file of second inputs, if they have one: then JSON objects may have none.
 
     Raises:
-        ConfigError: both languages are the same.
+        ConfigError: the languages are not two different names.
         DataError: see `read_pairs`; raised when the iteration comes there. Of two files the shorter one ends the iteration: compare
             their lines before (`regard.data.lines.scan_lines`). Files without any pair yield none.
 
@@ -140,8 +141,6 @@ def stream_pairs(
         refuse_pairs(source, target, columns)
         yield from zip(stream_lines(source), stream_lines(target), strict=False)
         return
-    if languages is not None and len(set(map(spelled, languages))) < 2:
-        raise ConfigError(f"data.languages: [{', '.join(languages)}], expected two different ones")
     if is_tmx(source):
         if 2 not in columns:
             raise DataError(f"{source}: a translation memory has one input, the model reads two")

@@ -10,7 +10,7 @@ from xml.parsers import expat
 from regard.data.language_tags import OF_A_RUN, is_of, several_scripts
 from regard.data.lines import stream_chunks
 from regard.data.tables import spelled
-from regard.errors import DataError, counted, listed, shown
+from regard.errors import ConfigError, DataError, counted, listed, shown
 from regard.progress import message
 
 # Elements in a segment that hold codes of the document's format instead of text.
@@ -30,6 +30,24 @@ def is_tmx(path: str | Path) -> bool:
     return str(path).lower().removesuffix(".gz").endswith(".tmx")
 
 
+def check_languages(languages: Languages | None) -> None:
+    """Check that languages are two different names.
+
+    Raises:
+        ConfigError: they are not.
+
+    Example:
+        >>> check_languages(("en", "de"))
+    """
+    if languages is None:
+        return
+    several = isinstance(languages, Sequence) and not isinstance(languages, str)
+    if not several or len(languages) != 2 or not all(isinstance(name, str) and name.strip() for name in languages):
+        raise ConfigError(f"languages: expected two names, of source and target, found {shown(languages)}")
+    if spelled(languages[0]) == spelled(languages[1]):
+        raise ConfigError(f"data.languages: [{', '.join(languages)}], expected two different ones")
+
+
 def stream_tmx(path: str | Path, languages: Languages | None = None) -> Iterator[tuple[str, str]]:
     """Yield the (source, target) pairs of a translation memory, without holding it in memory.
 
@@ -42,6 +60,7 @@ def stream_tmx(path: str | Path, languages: Languages | None = None) -> Iterator
         languages: source and target; None: the header's source language, and the only other one.
 
     Raises:
+        ConfigError: `languages` are not two names.
         DataError: the file is not such a file, declares entities or uses those of its DOCTYPE, or has no unit in the two languages; without
             `languages`, it has more than two, or its header names a source language that it has not; it has a language in two scripts, such
             as zh-Hans and zh-TW. The message names the file and, where known, the line.
@@ -55,6 +74,7 @@ def stream_tmx(path: str | Path, languages: Languages | None = None) -> Iterator
         ...     list(stream_tmx(Path(folder, "a.tmx"))), list(stream_tmx(Path(folder, "a.tmx"), ("de", "en")))
         ([('a dog', 'ein Hund')], [('ein Hund', 'a dog')])
     """
+    check_languages(languages)
     reader, found, skipped, others = _Reader(path), 0, 0, 0
     pair = None if languages is None else (spelled(languages[0]), spelled(languages[1]))
     for unit in reader.units():

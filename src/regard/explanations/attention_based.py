@@ -16,6 +16,7 @@ from regard.explanations.batches import CaptionBatch, LabelBatch, LanguageBatch,
 from regard.explanations.gradients import each_output, outside_inference, recording
 from regard.explanations.input_pairs import TwoInputBatch
 from regard.explanations.patches import hooked, patched
+from regard.flags import takes_flags
 from regard.models import CrossedSourceAttention, Decoder, DecoderLayer, SourceAttention
 from regard.models.cross_attention import SourcePairAttention
 from regard.models.rnn_attention import TwoAttentions
@@ -63,6 +64,7 @@ def attention_weights(batch: ModelBatch) -> Tensor:
     return weights * batch.outputs.unsqueeze(2)
 
 
+@takes_flags
 @outside_inference
 def value_norms(batch: ModelBatch, *, every_layer: bool = False) -> Tensor:
     """Return the norm of each weighted value that the displayed attention sums.

@@ -7,7 +7,8 @@ import re
 import sys
 from collections.abc import Collection
 from functools import cache
-from typing import Any
+from numbers import Integral
+from typing import Any, cast
 
 from torch import nn
 
@@ -80,13 +81,15 @@ def select_layers(layers: dict[str, nn.Module], wanted: int | Collection[int] | 
     """
     if wanted is None:
         return set(layers)
-    if isinstance(wanted, bool | str):
-        raise ConfigError(f"layers: expected a number, or numbers of layers, found {wanted!r}")
+    several = list(wanted) if isinstance(wanted, Collection) and not isinstance(wanted, str | bytes) else None
+    if not all(isinstance(each, Integral) and not isinstance(each, bool) for each in ([wanted] if several is None else several)):
+        raise ConfigError(f"layers: expected a whole number, or numbers of layers, found {shown(wanted)}")
     numbers = {name: next((int(part) for part in name.split(".") if part.isdigit()), None) for name in layers}
     there = {number for number in numbers.values() if number is not None}
-    asked = set(range(wanted)) if isinstance(wanted, int) else set(wanted)
+    asked = set(range(int(cast(int, wanted)))) if several is None else set(map(int, several))
     if not asked or not asked <= there:
-        raise ConfigError(f"layers: {wanted!r} is not among the layers of this model, {sorted(there)}")
+        most = f"this model has {len(there)} layers" if several is None else f"the layers of this model are {sorted(there)}"
+        raise ConfigError(f"layers: found {shown(wanted)}; {most}")
     return {name for name, number in numbers.items() if number in asked}
 
 

@@ -27,7 +27,7 @@ from regard.constructor_checks import checked
 from regard.errors import ConfigError, ShapeError
 from regard.models import Decoder, DecoderLayer, Encoder, EncoderLayer, FeedForward, SourceAttention
 from regard.models.transformer_layers import Activation
-from regard.ops.call_checks import takes_flags
+from regard.ops.call_checks import takes_tensors
 
 __all__ = [
     "Masks",
@@ -183,7 +183,7 @@ def to_torch(ours: Encoder, *, batch_first: bool = True) -> nn.TransformerEncode
 def to_torch(ours: Decoder, *, batch_first: bool = True) -> nn.TransformerDecoder: ...
 @overload
 def to_torch(ours: Stacks, *, batch_first: bool = True) -> nn.Transformer: ...
-@takes_flags
+@takes_tensors
 def to_torch(ours: Ours, *, batch_first: bool = True) -> nn.Module:
     """Build the equivalent torch module with these weights; the inverse of `from_torch`.
 
@@ -332,7 +332,7 @@ class TorchAttention(nn.Module):
         self.attention = attention
         self.transposed = not batch_first
 
-    @takes_flags
+    @takes_tensors
     def forward(
         self,
         query: Tensor,

@@ -12,6 +12,7 @@ from __future__ import annotations
 import copy
 import re
 from collections.abc import Collection
+from numbers import Integral
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,7 @@ from regard.integrations.families import (
     select_layers,
     switch_attention,
 )
+from regard.ops.area_windows import check_areas
 from regard.ops.materialized_areas import LEARNED_KEY_MODES
 from regard.strict_json import parse_json
 
@@ -222,8 +224,10 @@ def enable_area(
     before = [(config, "eager" if name == AREA else name) for config, name in switch_attention(model, AREA)]
     for name, layer in added.items():
         found[name].regard_area = layer
-    wanted = layers if layers is None or isinstance(layers, int) else sorted(layers)
-    model.config.regard_area = dict(zip(SETTINGS, (max_area, grid, key_mode, value_mode, wanted, class_tokens), strict=True))
+    wanted = sorted(map(int, layers)) if isinstance(layers, Collection) else None if layers is None else int(layers)
+    max_area, grid = check_areas(max_area, grid)
+    front = None if class_tokens is None else own if isinstance(class_tokens, tuple | list) else own[0]
+    model.config.regard_area = dict(zip(SETTINGS, (max_area, grid, key_mode, value_mode, wanted, front), strict=True))
     # Saved with the configuration: loading without these areas fails with a message instead of silently using standard attention.
     model.config.attn_implementation = AREA
     return AreaHandle(model, added, before)
@@ -241,10 +245,10 @@ def _copy_configurations(model: Any) -> None:
 def _own_tokens(model: Any, max_area: int | tuple[int, int], class_tokens: int | tuple[int, int] | None) -> tuple[int, int]:
     if class_tokens is None:
         return (leading_tokens(model), 0) if isinstance(max_area, tuple) else (0, 0)
-    front, back = (class_tokens, 0) if isinstance(class_tokens, int) else class_tokens
-    if min(front, back) < 0:
-        raise ConfigError(f"class_tokens: numbers of tokens from 0 on, found {shown(class_tokens)}")
-    return front, back
+    both = tuple(class_tokens) if isinstance(class_tokens, tuple | list) else (class_tokens, 0)
+    if len(both) != 2 or not all(isinstance(part, Integral) and not isinstance(part, bool) and part >= 0 for part in both):
+        raise ConfigError(f"class_tokens: a number of tokens from 0 on, or (front, back), found {shown(class_tokens)}")
+    return int(both[0]), int(both[1])
 
 
 def _areas(module: nn.Module, max_area: int | tuple[int, int], grid: tuple[int, int] | None, modes: tuple[str, str]) -> Areas:

@@ -107,6 +107,8 @@ def read_batch(batch: Mapping[str, Any], adapter: Adapter) -> tuple[Template, li
     for sequence in adapter.sequences:
         wanted = [sequence.name, *sequence.mask, *sequence.along, *([sequence.lengths] if sequence.lengths else [])]
         for key in wanted:
+            if batch.get(key) is not None and not isinstance(batch[key], Tensor):
+                raise ConfigError(f"batch[{key!r}]: expected a tensor, found {type(batch[key]).__name__}; torch.tensor makes one")
             if not isinstance(batch.get(key), Tensor):
                 raise ConfigError(f"the batch has no tensor {key!r}, which the sequence {sequence.name!r} needs; it has {', '.join(batch)}")
     counts = {s.name: _first(batch[s.name], s).shape[0] for s in adapter.sequences}
@@ -166,6 +168,11 @@ def _first(tensor: Tensor, sequence: Sequence) -> Tensor:
 
 def _spans(batch: Mapping[str, Any], sequence: Sequence) -> list[tuple[int, int]]:
     """Return the first real column of each row, and the one after its last."""
+    if batch[sequence.name].ndim < 2:
+        found = tuple(batch[sequence.name].shape)
+        raise DataError(
+            f"batch[{sequence.name!r}]: expected tokens (B, T) or features (B, T, F), found {found}; unsqueeze(0) makes one row"
+        )
     tokens = _first(batch[sequence.name], sequence)
     rows, width = tokens.shape[:2]
     if sequence.lengths is not None:

@@ -198,7 +198,7 @@ def _ends_in_padding(model: Any, batch: Inputs | None) -> bool:
     """Return whether some but not all rows end in the padding token: a missing mask. An end-of-text token may be a real token."""
     config = model.config.get_text_config()
     pad, tokens = getattr(config, "pad_token_id", None), None if batch is None else batch.get("input_ids")
-    if pad is None or tokens is None or tokens.ndim != 2 or pad == getattr(config, "eos_token_id", None):
+    if pad is None or not isinstance(tokens, Tensor) or tokens.ndim != 2 or pad == getattr(config, "eos_token_id", None):
         return False
     ends = tokens[:, -1] == pad
     return bool(ends.any()) and not bool(ends.all())

@@ -63,10 +63,10 @@ def perplexity(nll_sum: float, tokens: int) -> Score:
         tokens: the number of tokens, at least 1.
 
     Returns:
-        A `Score` >= 1; infinite on overflow, NaN for NaN.
+        A `Score`, 1 or more; infinite on overflow, NaN for NaN.
 
     Raises:
-        DataError: no tokens.
+        DataError: no tokens, or a negative sum.
 
     Example:
         >>> round(perplexity(2 * math.log(7), 2).value, 6)
@@ -74,6 +74,8 @@ def perplexity(nll_sum: float, tokens: int) -> Score:
     """
     if tokens < 1:
         raise DataError(f"perplexity of {tokens} tokens: expected 1 or more")
+    if nll_sum < 0:
+        raise DataError(f"perplexity: expected a negative log-likelihood of at least 0, found {nll_sum}")
     try:
         value = math.exp(nll_sum / tokens)
     except OverflowError:

@@ -191,13 +191,16 @@ def calibration_error(probabilities: Sequence[float] | np.ndarray, correct: Sequ
         >>> round(calibration_error([0.75, 0.75, 0.95, 0.95], [True, False, True, True], bins=10).value, 6)
         15.0
     """
-    confidence, hits = np.asarray(probabilities, dtype=np.float64), np.asarray(correct, dtype=np.float64)
+    confidence, outcomes = np.asarray(probabilities, dtype=np.float64), np.asarray(correct)
+    if outcomes.dtype.kind not in "biuf" or not np.isin(outcomes, (0, 1)).all():
+        raise DataError(f"correct: expected True or False for each probability, found {shown(outcomes.reshape(-1)[:1].tolist())}")
+    hits = outcomes.astype(np.float64)
     if confidence.ndim != 1 or confidence.shape != hits.shape or not len(confidence):
         raise DataError(f"{confidence.size} probabilities, but {hits.size} outcomes: one of each is expected, at least one")
     if not ((confidence >= 0) & (confidence <= 1)).all():
         raise DataError("probabilities: expected numbers from 0 to 1")
-    if bins < 1:
-        raise DataError(f"bins {bins}: expected 1 or more")
+    if isinstance(bins, bool) or not isinstance(bins, int) or bins < 1:
+        raise DataError(f"bins {shown(bins)}: expected a whole number of 1 or more")
     place = np.searchsorted(np.arange(1, bins) / bins, confidence)  # a value at the upper end of a bin is in it
     gaps = np.abs(np.bincount(place, hits, bins) - np.bincount(place, confidence, bins))
     return Score("calibration error", 100 * float(gaps.sum()) / len(confidence), "%", f"n:{len(confidence)}|bins:{bins}|width:equal")
@@ -254,6 +257,8 @@ def compare_accuracy(predicted: Sequence[str], baseline: Sequence[str], expected
 
 
 def _check(predicted: Sequence[str], expected: Sequence[str]) -> None:
+    if isinstance(predicted, str) or isinstance(expected, str):
+        raise DataError("expected lists of labels, found one text")
     if len(predicted) != len(expected):
         raise DataError(f"{len(predicted)} predicted labels, but {len(expected)} expected ones")
     if not expected:

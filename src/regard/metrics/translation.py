@@ -10,6 +10,7 @@ from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 
 from regard.errors import DataError, shown
+from regard.flags import takes_flags
 from regard.metrics.score import Score, check_parallel
 
 # sacrebleu's tokenizers without a download or another package.
@@ -50,6 +51,7 @@ class LengthRow:
     score: Score | None
 
 
+@takes_flags
 def bleu(
     hypotheses: Sequence[str], references: Sequence[str], *, lowercase: bool = False, tokenize: str = "13a", max_order: int = 4
 ) -> Score:
@@ -75,6 +77,7 @@ def bleu(
     return bleu_details(hypotheses, references, lowercase=lowercase, tokenize=tokenize, max_order=max_order).score
 
 
+@takes_flags
 def bleu_details(
     hypotheses: Sequence[str], references: Sequence[str], *, lowercase: bool = False, tokenize: str = "13a", max_order: int = 4
 ) -> BleuDetails:
@@ -124,6 +127,7 @@ def has_four_words(references: Iterable[str], *, tokenize: str = "13a") -> bool:
     return any(len(divide(line).split()) >= 4 for line in references)
 
 
+@takes_flags
 def chrf(hypotheses: Sequence[str], references: Sequence[str], *, lowercase: bool = False, word_order: int = 0) -> Score:
     """Compute corpus chrF (Popovic, 2015), or chrF++ with `word_order=2`, with sacrebleu.
 
@@ -150,6 +154,7 @@ def chrf(hypotheses: Sequence[str], references: Sequence[str], *, lowercase: boo
     return Score(result.name, min(float(result.score), 100.0), "0-100", str(metric.get_signature()))
 
 
+@takes_flags
 def bleu_by_length(
     hypotheses: Sequence[str],
     references: Sequence[str],
@@ -208,8 +213,8 @@ def make_bleu(*, lowercase: bool = False, tokenize: str = "13a", max_order: int 
     """
     if tokenize not in TOKENIZERS:
         raise DataError(f"tokenize {shown(tokenize)}: expected one of {', '.join(TOKENIZERS)}")
-    if max_order < 1:
-        raise DataError(f"max_order {max_order}: expected 1 or more")
+    if isinstance(max_order, bool) or not isinstance(max_order, int) or max_order < 1:
+        raise DataError(f"max_order {shown(max_order)}: expected a whole number of 1 or more")
     # Without `force` sacrebleu would warn of text that looks tokenized, once per score and to standard error; evaluations warn once.
     return BLEU(lowercase=lowercase, tokenize=tokenize, max_ngram_order=max_order, force=True)
 

@@ -50,7 +50,7 @@ OWN = ("regard.attention.", "regard.integrations.calls")
 UNCLEAR = "its first axis may count heads or examples; watch a batch (B, T, D), or another number of tokens than of heads"
 UNCLEAR_QUERIES = "which of its axes counts queries, and which heads that share keys, does not show; run another number of tokens"
 # Code between a torch function and the module that called it.
-BETWEEN = ("torch.", "regard.ops.", "regard.observe.")
+BETWEEN = ("torch.", "regard.ops.", "regard.observe.", "regard.flags.")
 
 _active: list[Observer] = []
 

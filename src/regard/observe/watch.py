@@ -13,12 +13,12 @@ import torch
 from torch import nn
 
 from regard.errors import ConfigError, listed, shown
+from regard.flags import takes_flags
 from regard.observe.call import Unseen
 from regard.observe.images import find_patches
 from regard.observe.observer import Observer
 from regard.observe.recording import Recording
 from regard.observe.scopes import Scope
-from regard.ops.call_checks import takes_flags
 
 ADVICE = (
     "call F.scaled_dot_product_attention, or multiply torch.softmax(scores, -1) with the values; switch off kernels outside PyTorch "

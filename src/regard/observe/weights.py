@@ -11,11 +11,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from regard.errors import ConfigError
+from regard.flags import takes_flags
 
 BLOCK = 1 << 20
 """Max number of scores in memory, but at least those of one query: 4 MiB in float32."""
 
 
+@takes_flags
 def attention_weights(
     query: Tensor,
     key: Tensor,

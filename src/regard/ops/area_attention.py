@@ -24,9 +24,10 @@ from regard.ops.area_windows import AreaSpec, check_areas
 from regard.ops.call_checks import takes_tensors
 from regard.ops.kernels import area_cpu, area_op, area_torch, native
 from regard.ops.masks import check_mask
-from regard.ops.materialized_areas import AreaWeights, check_area_weights, check_modes
+from regard.ops.materialized_areas import LEARNED_KEY_MODES, AreaWeights, check_area_weights, check_modes
+from regard.ops.number_checks import check_count, check_factor, check_share
 from regard.ops.sparsemax import Normalizer
-from regard.ops.tensor_checks import autocast_together, check_count, check_factor, check_share, refuse_others, with_learned_scale
+from regard.ops.tensor_checks import autocast_together, refuse_others, with_learned_scale
 
 
 @takes_tensors
@@ -93,16 +94,15 @@ def area_attention(
     query, key, value = autocast_together(query, key, value)
     _check_shapes(query, key, value, mask)
     check_modes(key_mode, value_mode)
-    check_areas(max_area, grid)
-    if key_mode == "features":
-        _check_weights(key, key_weights)
+    max_area, grid = check_areas(max_area, grid)
+    _check_weights(key, key_mode, key_weights)
     check_share("area_attention", "dropout", dropout)
     for name, factor in (("temperature", temperature), ("scale", 1.0 if scale is None else scale)):
         check_factor("area_attention", name, factor)
     if isinstance(temperature, Tensor) and temperature.numel() != 1:
         raise ShapeError(f"area_attention: a temperature that is a tensor must hold one number, found {tuple(temperature.shape)}")
-    if not temperature > 0:
-        raise ConfigError(f"area_attention: temperature must be above 0, found {temperature}")
+    if not temperature > 0 or temperature == math.inf:
+        raise ConfigError(f"area_attention: temperature must be above 0 and finite, found {temperature}")
     if top_k is not None:
         check_count("area_attention", "top_k", top_k, 1)
     if need_weights not in (True, False, "areas"):
@@ -226,7 +226,13 @@ def _triton_lacks(tensors: tuple[Tensor | None, ...], spec: AreaSpec) -> str:
     return area_triton.supports(query, key, value, max_area=largest, grid=room)[1]
 
 
-def _check_weights(key: Tensor, weights: AreaWeights | None) -> None:
+def _check_weights(key: Tensor, key_mode: str, weights: AreaWeights | None) -> None:
+    if weights is not None and key_mode not in LEARNED_KEY_MODES:
+        raise ConfigError(f"key_weights: only the learned key modes have weights, found some for {key_mode!r}")
+    if weights is not None and not isinstance(weights, AreaWeights):
+        raise ConfigError(f"key_weights: expected AreaWeights, found {type(weights).__name__}")
+    if key_mode != "features":
+        return
     if weights is None:
         raise ConfigError("key_mode: 'features' has learned weights (AreaWeights); regard.attention.Areas holds them")
     check_area_weights(weights, key, "features")

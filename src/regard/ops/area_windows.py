@@ -13,15 +13,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import NamedTuple
+from numbers import Integral
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from regard.errors import ConfigError, ShapeError
 from regard.ops.call_checks import takes_tensors
+from regard.ops.number_checks import LARGEST_SCALE, check_count, check_number
 from regard.ops.sparsemax import Normalizer
-from regard.ops.tensor_checks import check_count
 
 AreaSize = int | tuple[int, int]
 Extent = tuple[tuple[int, int], tuple[int, int]]
@@ -46,30 +47,45 @@ class AreaSpec(NamedTuple):
         return area_extent(size, self.max_area, self.grid)
 
 
-def check_areas(max_area: AreaSize, grid: tuple[int, int] | None = None) -> None:
-    """Check area sizes: an int for a sequence, (height, width) for a grid, each at least 1.
+def check_areas(max_area: AreaSize, grid: tuple[int, int] | None = None) -> tuple[AreaSize, tuple[int, int] | None]:
+    """Check area sizes: a whole number for a sequence, (height, width) for a grid, each at least 1.
 
     Args:
         max_area: maximum length, or maximum (height, width).
         grid: (rows, columns), or None for a sequence.
+
+    Returns:
+        Both, as Python's numbers.
 
     Raises:
         ConfigError: another type or a size below 1.
 
     Example:
         >>> check_areas((2, 3), grid=(5, 7))
+        ((2, 3), (5, 7))
     """
     if _is_count(max_area) != (grid is None) or (grid is not None and not (_is_pair(max_area) and _is_pair(grid))):
-        raise ConfigError(f"max_area: an int for a sequence, (height, width) together with a grid; found {max_area!r} with grid {grid!r}")
-    sides = (max_area,) if isinstance(max_area, int) else tuple(max_area)
+        raise ConfigError(
+            f"max_area: a whole number for a sequence, (height, width) together with a grid; found {max_area!r} with grid {grid!r}"
+        )
+    sides = tuple(max_area) if isinstance(max_area, tuple | list) else (max_area,)
     if min(sides) < 1:
         raise ConfigError(f"max_area: areas hold at least 1 item on each of their sides, found {max_area!r}")
     if grid is not None and min(grid) < 0:
         raise ConfigError(f"grid: (rows, columns) of at least 0 each, found {grid!r}")
+    return (_plain(max_area), None) if grid is None else (_pair(max_area), _pair(grid))
 
 
 def _is_count(value: object) -> bool:
-    return isinstance(value, int | torch.SymInt) and not isinstance(value, bool)
+    return isinstance(value, Integral | torch.SymInt) and not isinstance(value, bool)
+
+
+def _plain(count: Any) -> Any:
+    return int(count) if isinstance(count, Integral) else count
+
+
+def _pair(pair: Any) -> tuple[int, int]:
+    return _plain(pair[0]), _plain(pair[1])
 
 
 def _is_pair(value: object) -> bool:
@@ -95,14 +111,15 @@ def area_extent(size: int, max_area: AreaSize, grid: tuple[int, int] | None = No
         >>> area_extent(7, 3), area_extent(6, (5, 2), (2, 3))
         (((1, 7), (1, 3)), ((2, 3), (2, 2)))
     """
-    check_areas(max_area, grid)
+    max_area, grid = check_areas(max_area, grid)
     rows, columns = (1, size) if grid is None else grid
     if rows * columns != size:
         raise ShapeError(f"areas: the grid {(rows, columns)} holds {rows * columns} items, but the memory (axis S) has {size}")
-    height, width = (1, max_area) if isinstance(max_area, int) else max_area
+    height, width = max_area if isinstance(max_area, tuple) else (1, max_area)
     return (rows, columns), (min(height, rows), min(width, columns))
 
 
+@takes_tensors
 def area_count(size: AreaSize, max_area: AreaSize) -> int:
     """Count the areas.
 
@@ -178,8 +195,8 @@ def sweep(
         >>> [(size, states[0].flatten().tolist()) for size, states in sizes]
         [(1, [1.0, 2.0]), (2, [2.0])]
     """
-    if starts is not None and starts < 1:
-        raise ConfigError(f"starts: areas that start in at least 1 column, or None for all; found {starts}")
+    if starts is not None:
+        check_count("areas", "starts", starts, 1)
     grid, (tallest, widest) = extent
     items = tuple(state.unflatten(-2, grid) for state in states)
     sizes: list[tuple[int, WindowState]] = []
@@ -217,18 +234,24 @@ def concatenate_areas(pieces: list[Tensor], like: Tensor) -> Tensor:
 
 
 def accumulation_dtype(x: Tensor) -> Tensor:
-    """Cast half precision to float32 for sums; leave other dtypes unchanged.
+    """Cast half precision to float32 for sums; leave other floating dtypes unchanged.
 
     Returns:
         the same shape.
+
+    Raises:
+        ShapeError: no floating dtype, of which sums would wrap and means be cut.
 
     Example:
         >>> accumulation_dtype(torch.ones(1, dtype=torch.bfloat16)).dtype
         torch.float32
     """
+    if not x.is_floating_point():
+        raise ShapeError(f"areas: items must hold floating-point numbers, found {x.dtype}; convert them with .float()")
     return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
 
 
+@takes_tensors
 def area_spans(size: AreaSize, max_area: AreaSize, device: torch.device | str | None = None) -> Tensor:
     """List start and size of every area.
 
@@ -257,7 +280,7 @@ def area_spans(size: AreaSize, max_area: AreaSize, device: torch.device | str | 
             x = torch.arange(columns - width + 1, device=device).repeat(rows - height + 1)
             pieces.append(torch.stack([y, x, torch.full_like(x, height), torch.full_like(x, width)], dim=-1))
     spans = torch.cat(pieces)
-    return spans[:, 1::2] if isinstance(max_area, int) else spans
+    return spans if isinstance(max_area, tuple | list) else spans[:, 1::2]
 
 
 @takes_tensors
@@ -354,6 +377,7 @@ def window_moments(
         step = second[0] - first[0]
         return first[0] + step * (counts[1] / total), first[1] + second[1] + step * step * (counts[0] * counts[1] / total)
 
+    check_number("window_moments", "epsilon", epsilon, 0, LARGEST_SCALE)
     wide = accumulation_dtype(x)
     sizes = sweep((wide, torch.zeros_like(wide)), merge, area_extent(x.shape[-2], max_area, grid), starts)
     means = [mean for _, (mean, _) in sizes]

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from regard.ops.area_attention import area_attention
 from regard.ops.area_windows import check_areas
-from regard.ops.call_checks import takes_flags
+from regard.ops.call_checks import takes_tensors
 from regard.ops.kernels import indexed_cpu
 from regard.ops.masks import length_mask
 from regard.ops.sparsemax import Normalizer, normalize
@@ -24,7 +24,7 @@ _ARGUMENTS = Signature(
 )
 
 
-@takes_flags
+@takes_tensors
 def cached_attention(
     query: Tensor,
     keys: Tensor,
@@ -74,7 +74,8 @@ def cached_attention(
         2.5
     """
     _ARGUMENTS.check(query, keys, values, places, lengths)
-    check_areas(max_area, None)
+    check_areas(max_area)
+    max_area = int(max_area)
     query, scale = with_learned_scale("cached_attention", query, 1 / math.sqrt(query.shape[-1] or 1) if scale is None else scale)
     table = indexed_cpu.SlotTable(places, lengths)
     if normalizer == "softmax" and indexed_cpu.supports(query, keys, values, table):

@@ -1,69 +1,35 @@
-"""Decorators that refuse arguments of other kinds than a signature says."""
+"""A decorator that explains arguments of which nothing can be computed."""
 
 from __future__ import annotations
 
 import functools
 import inspect
-import sys
 from collections.abc import Callable
+from numbers import Real
 from typing import Any, ParamSpec, TypeVar
 
-from regard.errors import ConfigError, ShapeError
-from regard.ops.tensor_checks import refuse_others
+import torch
+from torch import Tensor
+
+from regard.errors import ConfigError, RegardError, ShapeError, shown
+from regard.flags import takes_flags
+from regard.ops.tensor_checks import is_plain, refuse_others
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
-
-# Words that a flag may be, by its type in the signature.
-_WORDS: dict[str, tuple[str, ...]] = {"bool": (), "bool | None": (), "bool | Literal['areas']": ("areas",), "NeedWeights": ("areas",)}
-
-
-def takes_flags(function: Callable[P, R]) -> Callable[P, R]:
-    """Make a function refuse text for a flag, which would count as true, whatever it says.
-
-    Raises:
-        ConfigError: from the function's calls.
-
-    Example:
-        >>> @takes_flags
-        ... def attend(*, causal: bool = False) -> bool:
-        ...     return causal
-        >>> attend(causal="false")
-        Traceback (most recent call last):
-            ...
-        regard.errors.ConfigError: attend: causal may be True or False, found 'false'
-    """
-    # (name, place, words it may be); one that is only a keyword is at no place.
-    flags = [
-        (name, place if each.kind is each.POSITIONAL_OR_KEYWORD else sys.maxsize, _WORDS[each.annotation])
-        for place, (name, each) in enumerate(inspect.signature(function).parameters.items())
-        if each.annotation in _WORDS
-    ]
-    first = min((place for _, place, _ in flags), default=sys.maxsize)
-
-    @functools.wraps(function)
-    def call(*args: P.args, **kwargs: P.kwargs) -> R:
-        if len(args) > first or any(type(value) is str for value in kwargs.values()):  # most calls have no text, and are not looked at
-            check(args, kwargs)
-        return function(*args, **kwargs)
-
-    def check(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        for name, place, words in flags:
-            given = args[place] if place < len(args) else kwargs.get(name)
-            if isinstance(given, str) and given not in words:
-                *choices, last = ("True", "False", *map(repr, words))
-                operation = function.__qualname__.removesuffix(".forward")
-                raise ConfigError(f"{operation}: {name} may be {', '.join(choices)} or {last}, found {given!r}")
-
-    return call if flags else function
+# Raised by Python or PyTorch, of these classes and of none below them: an error of tracing or of memory is not about arguments.
+_RAW = (AttributeError, TypeError, ValueError, IndexError, RuntimeError, NotImplementedError, ZeroDivisionError, OverflowError)
 
 
 def takes_tensors(function: Callable[P, R]) -> Callable[P, R]:
-    """Make a function name an argument that should be a tensor and is none, where it fails because of it; and see `takes_flags`.
+    """Make a function name the argument of which it computes nothing; and see `takes_flags`.
+
+    That is one that should be a tensor or a number and is none; else tensors that do not fit each other, with the words of PyTorch.
 
     Raises:
-        ShapeError: from the function's calls.
+        ShapeError: from the function's calls, about tensors.
+        ConfigError: likewise, about numbers.
 
     Example:
         >>> @takes_tensors
@@ -75,17 +41,40 @@ def takes_tensors(function: Callable[P, R]) -> Callable[P, R]:
         regard.errors.ShapeError: rows: x must be a tensor, found list
     """
     signature, function = inspect.signature(function), takes_flags(function)
-    tensors = [name for name, each in signature.parameters.items() if str(each.annotation).startswith("Tensor")]
+    name = function.__qualname__.removesuffix(".forward")
+    kinds = {each.name: str(each.annotation) for each in signature.parameters.values()}
 
     @functools.wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
         try:
             return function(*args, **kwargs)
-        except (AttributeError, TypeError, ShapeError) as error:
-            if str(error).startswith(f"{function.__name__}: "):  # not of a function that this one calls
+        except (*_RAW, ShapeError) as error:
+            if str(error).startswith(f"{name}: ") or not (type(error) in _RAW or isinstance(error, RegardError)):
                 raise
-            given = signature.bind(*args, **kwargs).arguments
-            refuse_others(function.__name__, **{name: given.get(name) for name in tensors})
+            try:
+                given = signature.bind(*args, **kwargs).arguments
+            except TypeError:  # Python says which argument is missing or unknown
+                raise error from None
+            _refuse(name, {each: (kinds[each], value) for each, value in given.items()})
+            if type(error) in _RAW and is_plain(*(value for value in given.values() if isinstance(value, Tensor))):
+                what = ", ".join(f"{each} {_shown(value)}" for each, value in given.items() if each != "self")
+                raise ShapeError(f"{name}: cannot be computed of {what}: {str(error).strip().splitlines()[0]}") from error
             raise
 
     return call
+
+
+def _refuse(operation: str, given: dict[str, tuple[str, Any]]) -> None:
+    """Refuse what is neither a tensor nor a number where the signature has one."""
+    refuse_others(operation, **{name: value for name, (kind, value) in given.items() if kind.startswith("Tensor")})
+    for name, (kind, value) in given.items():
+        if value is None and "None" not in kind and kind.startswith(("Tensor", "int", "float")):
+            raise ShapeError(f"{operation}: {name} must be {'a tensor' if kind.startswith('Tensor') else 'a number'}, found None")
+        if kind in ("int", "float", "int | None", "float | None") and not isinstance(value, Real | torch.SymInt | torch.SymFloat | None):
+            raise ConfigError(f"{operation}: {name} must be a {'whole ' * kind.startswith('int')}number, found {value!r}")
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, Tensor):
+        return f"{str(value.dtype).removeprefix('torch.')} {tuple(value.shape)}"
+    return shown(value) if isinstance(value, str | Real | list | tuple | None) and not hasattr(value, "_fields") else type(value).__name__

@@ -8,8 +8,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from regard.errors import ShapeError
 from regard.ops.call_checks import takes_tensors
 from regard.ops.cross_entropy import SequenceLoss
+from regard.ops.number_checks import check_count, check_number
 from regard.ops.tensor_checks import Argument, Signature, check_range, no_autocast
 
 LEAST = 1e-10
@@ -39,10 +41,17 @@ def copy_places(source: Tensor, vocab_size: int) -> Tensor:
     Returns:
         (B, S) long, below V + S.
 
+    Raises:
+        ConfigError: `vocab_size` is no whole number of at least 0.
+        ShapeError: the source is not (B, S), or holds no whole numbers.
+        RangeError: on a CPU, an id is negative.
+
     Example:
         >>> copy_places(torch.tensor([[4, 900, 5, 700, 900]]), 7).tolist()
         [[4, 8, 5, 10, 8]]
     """
+    check_count("copy_places", "vocab_size", vocab_size)
+    _check_ids("copy_places", source=source)
     if not source.shape[1]:
         return source
     first = (source.unsqueeze(2) == source.unsqueeze(1)).to(torch.uint8).argmax(-1)
@@ -62,15 +71,32 @@ def copy_goals(target: Tensor, source: Tensor, vocab_size: int, *, unknown: int)
     Returns:
         (B, T) long, below V + S.
 
+    Raises:
+        ConfigError: `vocab_size` is no whole number of at least 0, or `unknown` none below it.
+        ShapeError: ids are not (B, T) and (B, S), or no whole numbers.
+        RangeError: on a CPU, an id is negative.
+
     Example:
         >>> copy_goals(torch.tensor([[900, 4, 800]]), torch.tensor([[4, 900]]), 7, unknown=1).tolist()
         [[8, 4, 1]]
     """
+    check_count("copy_goals", "vocab_size", vocab_size)
+    check_number("copy_goals", "unknown", unknown, 0, vocab_size - 1)
+    _check_ids("copy_goals", target=target, source=source)
     if not source.shape[1]:
         return target.masked_fill(target >= vocab_size, unknown)
     same = target.unsqueeze(2) == source.unsqueeze(1)
     found = torch.where(same.any(-1), vocab_size + same.to(torch.uint8).argmax(-1), unknown)
     return torch.where(target < vocab_size, target, found)
+
+
+def _check_ids(operation: str, **ids: Tensor) -> None:
+    for name, tensor in ids.items():
+        check_range(operation, name, tensor, 0, 2**63 - 1)
+        if tensor.dim() != 2:
+            raise ShapeError(
+                f"{operation}: {name} must have two axes, (B, {'T' if name == 'target' else 'S'}), found {tuple(tensor.shape)}"
+            )
 
 
 class _Parts(NamedTuple):
@@ -80,6 +106,7 @@ class _Parts(NamedTuple):
     copied: Tensor  # (B, T, S) (1 - p_gen) * the weights of all positions that hold the word of this one
 
 
+@takes_tensors
 def copy_log_probs(logits: Tensor, gate: Tensor, weights: Tensor, places: Tensor) -> Tensor:
     """Mix the distribution of the vocabulary with a copy distribution.
 
@@ -117,6 +144,7 @@ def copy_log_probs(logits: Tensor, gate: Tensor, weights: Tensor, places: Tensor
     return _joined(extended, mass)
 
 
+@takes_tensors
 def copy_loss(
     logits: Tensor, gate: Tensor, weights: Tensor, places: Tensor, goals: Tensor, *, real: Tensor, label_smoothing: float = 0.0
 ) -> SequenceLoss:

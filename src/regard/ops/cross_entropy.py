@@ -8,10 +8,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from regard.ops.call_checks import takes_tensors
 from regard.ops.kernels import loss_cpu
 from regard.ops.kernels.second_order import differentiable_gradients
 from regard.ops.linear import compute_dtype, matmul, outer_product
-from regard.ops.tensor_checks import Argument, Signature, check_number, check_range, check_share, is_plain
+from regard.ops.number_checks import check_number, check_share
+from regard.ops.tensor_checks import Argument, Signature, check_range, is_plain
 
 _ARGUMENTS = Signature(
     "linear_cross_entropy",
@@ -207,6 +209,7 @@ def _dispatch(hidden: Tensor, weight: Tensor, bias: Tensor | None, target: Tenso
     return SequenceLoss(loss, nll, torch.tensor(target.shape[0], device=hidden.device), correct)
 
 
+@takes_tensors
 def linear_cross_entropy(
     hidden: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, *, label_smoothing: float = 0.0
 ) -> SequenceLoss:
@@ -242,6 +245,7 @@ def linear_cross_entropy(
     return _dispatch(hidden.unsqueeze(0), weight, bias, target, smoothing=label_smoothing, alpha=0.0)
 
 
+@takes_tensors
 def consistent_cross_entropy(
     first: Tensor, second: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, *, consistency: float, label_smoothing: float = 0.0
 ) -> SequenceLoss:

@@ -17,7 +17,7 @@ from torch.overrides import handle_torch_function, has_torch_function
 
 from regard.errors import ConfigError, ShapeError, shortened
 from regard.ops.area_windows import check_areas
-from regard.ops.call_checks import takes_flags
+from regard.ops.call_checks import takes_tensors
 from regard.ops.flex_tiles import TiledCall, attend_by_tiles, with_same_scores
 from regard.ops.materialized_attention import FULL, PARTIAL, Blocks, FlexRequest, MaterializedResult, compute_dtype, materialized_attention
 from regard.ops.mod_calls import (
@@ -32,7 +32,8 @@ from regard.ops.mod_calls import (
     with_float_sums,
 )
 from regard.ops.nonfinite import finite_rows
-from regard.ops.tensor_checks import autocast_together, check_factor, is_plain, no_autocast, with_learned_scale
+from regard.ops.number_checks import check_factor
+from regard.ops.tensor_checks import autocast_together, is_plain, no_autocast, with_learned_scale
 
 if TYPE_CHECKING:
     from torch.nn.attention.flex_attention import BlockMask
@@ -41,7 +42,7 @@ BLOCK = 128
 AREA_SCORES = 2**21  # area scores in memory at a time, 8 MiB
 
 
-@takes_flags
+@takes_tensors
 def attention(
     query: Tensor,
     key: Tensor,
@@ -108,6 +109,7 @@ def attention(
     query, key, value = autocast_together(query, key, value)
     _check_shapes(query, key, value, enable_gqa)
     _check_options(score_mod, block_mask, mask_mod, max_area, return_lse)
+    max_area = None if max_area is None else int(max_area)
     sizes = (*query.shape[:3], key.shape[2])
     if block_mask is not None:
         _check_blocks(block_mask, sizes, query.device)
@@ -131,6 +133,7 @@ def attention(
     return (result.context, *extra) if extra else result.context
 
 
+@takes_tensors
 def attention_blocks(
     mask_mod: Mod,
     batch: int,

@@ -12,7 +12,8 @@ from torch import Tensor
 from regard.errors import ShapeError
 from regard.ops.call_checks import takes_tensors
 from regard.ops.masks import check_boolean
-from regard.ops.tensor_checks import check_not_negative
+from regard.ops.number_checks import LARGEST_SCALE, check_number
+from regard.ops.tensor_checks import check_not_negative, check_range
 
 
 @takes_tensors
@@ -114,8 +115,8 @@ def position_log_prob(weights: Tensor, position: Tensor) -> Tensor:
         slope 1 / p is capped at 2**14 for float16 weights.
 
     Raises:
-        ShapeError: the positions are not one for each row.
-        RangeError: on a CPU, a weight is negative.
+        ShapeError: the positions are not one for each row, or no whole numbers.
+        RangeError: on a CPU, a weight is negative, or a position N or more.
 
     Example:
         >>> position_log_prob(torch.tensor([[0.5, 0.5], [0.0, 0.0]]), torch.tensor([0, -1])).tolist()
@@ -126,6 +127,8 @@ def position_log_prob(weights: Tensor, position: Tensor) -> Tensor:
             f"position_log_prob: expected one position for each row of weights (..., N) {tuple(weights.shape)}, "
             f"found {tuple(position.shape)}"
         )
+    check_not_negative("position_log_prob", "weights", weights)
+    check_range("position_log_prob", "position", position, -(2**63), weights.shape[-1] - 1)
     chosen = position.unsqueeze(-1) == torch.arange(weights.shape[-1], device=weights.device)
     # A sum over one term, not a gather: its gradient is deterministic, and N = 0 is no special case.
     probability = normalized_weights(weights).masked_fill(~chosen, 0.0).sum(-1).masked_fill(position < 0, 1.0)
@@ -152,6 +155,7 @@ def weights_entropy(weights: Tensor) -> Tensor:
         >>> weights_entropy(torch.tensor([[0.25, 0.25, 0.25, 0.25], [0.0, 1.0, 0.0, 0.0]])).tolist()
         [1.3862943649291992, 0.0]
     """
+    check_not_negative("weights_entropy", "weights", weights)
     probability = normalized_weights(weights)
     safe = probability.masked_fill(probability == 0, 1.0)
     return (safe * -safe.log()).sum(-1)
@@ -197,6 +201,8 @@ def score_function_loss(
         >>> log_prob.grad.tolist()                      # descending raises both, for they did better than the baseline
         [[-2.0, -2.0]]
     """
+    for name, weight in (("reward_weight", reward_weight), ("entropy_weight", entropy_weight)):
+        check_number("score_function_loss", name, weight, -LARGEST_SCALE, LARGEST_SCALE)
     size = log_prob.shape
     fits = all(part is None or part.shape == size for part in (entropy, sampled, mask))
     if log_prob.dim() != 2 or not fits or advantage.shape not in (size, (size[0], 1)):

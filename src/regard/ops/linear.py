@@ -394,6 +394,7 @@ def _stacked(biases: tuple[Tensor, ...]) -> Tensor | None:
     return torch.cat([bias.detach() for bias in biases])
 
 
+@takes_tensors
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """Compute `x @ weight.T + bias` as `torch.nn.functional.linear` does, with the faster library.
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from regard.ops.call_checks import takes_tensors
 from regard.ops.tensor_checks import Argument, Signature, check_range
 
 _ARGUMENTS = Signature("link_loss", Argument("weights", "B T S"), Argument("links", "L 3", dtype="int64"))
 
 
+@takes_tensors
 def link_loss(weights: Tensor, links: Tensor) -> Tensor:
     """Sum the cross-entropy between linked source positions and attention weights over the linked target positions.
 

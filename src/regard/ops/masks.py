@@ -9,9 +9,11 @@ from torch import Tensor
 
 from regard.errors import ShapeError
 from regard.ops.call_checks import takes_tensors
-from regard.ops.tensor_checks import check_count, check_number, check_range
+from regard.ops.number_checks import check_count, check_number
+from regard.ops.tensor_checks import check_range
 
 
+@takes_tensors
 def length_mask(lengths: Tensor, size: int) -> Tensor:
     """Mark the positions before each length.
 
@@ -59,10 +61,13 @@ def window_mask(center: Tensor, size: int, radius: int) -> Tensor:
     """
     check_count("window_mask", "size", size)
     check_number("window_mask", "radius", radius, 0, float("inf"))
+    if center.is_complex():
+        raise ShapeError(f"window_mask: center must hold real numbers, found {center.dtype}")
     positions = torch.arange(size, device=center.device)
     return (positions - center.unsqueeze(-1)).abs() <= radius
 
 
+@takes_tensors
 def causal_mask(target_size: int, source_size: int, device: torch.device | str | None = None) -> Tensor:
     """Allow each query its own and earlier positions.
 
@@ -100,10 +105,15 @@ def block_mask(target_blocks: Tensor, source_blocks: Tensor) -> Tensor:
     Returns:
         (..., T, S) bool; a query whose block has no key gives a row without True.
 
+    Raises:
+        ShapeError: blocks that are no integers.
+
     Example:
         >>> block_mask(torch.tensor([0, 1]), torch.tensor([0, 0, 1])).int().tolist()
         [[1, 1, 0], [0, 0, 1]]
     """
+    for name, blocks in (("target_blocks", target_blocks), ("source_blocks", source_blocks)):
+        check_range("block_mask", name, blocks, -(2**63), 2**63 - 1)
     return target_blocks.unsqueeze(-1) == source_blocks.unsqueeze(-2)
 
 

@@ -29,6 +29,7 @@ from regard.ops.area_windows import (
 )
 from regard.ops.call_checks import takes_tensors
 from regard.ops.masks import check_boolean, check_mask
+from regard.ops.number_checks import LARGEST_SCALE, check_count, check_number
 from regard.ops.sparsemax import Normalizer, normalize
 from regard.ops.tensor_checks import Argument, Signature
 
@@ -275,6 +276,7 @@ def area_values(
     return window_sums(value, max_area, grid, mean=mode == "mean", starts=starts)
 
 
+@takes_tensors
 def area_mask(mask: Tensor, max_area: AreaSize, grid: tuple[int, int] | None = None) -> Tensor:
     """Allow an area where all its items are allowed.
 
@@ -330,6 +332,7 @@ def area_softmax(
 
     Raises:
         ShapeError: the mask is not boolean, does not broadcast, or lacks axes.
+        ConfigError: a temperature that is not above 0 and finite, or a top_k below 1.
 
     Example:
         >>> area_softmax(torch.tensor([[1.0, 3.0, 3.0]]), top_k=2).tolist()
@@ -337,6 +340,11 @@ def area_softmax(
     """
     if mask is not None:
         check_mask(mask, scores.shape, "area_softmax")
+    check_number("area_softmax", "temperature", temperature, 0, LARGEST_SCALE)
+    if not temperature:
+        raise ConfigError("area_softmax: temperature must be above 0, found 0")
+    if top_k is not None:
+        check_count("area_softmax", "top_k", top_k, 1)
     scores = scores / temperature
     if top_k is not None and top_k < scores.shape[-1]:
         blocked = torch.zeros_like(scores, dtype=torch.bool) if mask is None else (~mask).expand_as(scores)
@@ -395,8 +403,8 @@ def item_weights(area_weights: Tensor, max_area: AreaSize, grid: tuple[int, int]
 
 def _extent_of(count: int, max_area: AreaSize, grid: tuple[int, int] | None) -> Extent:
     """Return the extent of the memory that has `count` areas."""
-    if grid is not None or not isinstance(max_area, int):
-        check_areas(max_area, grid)
+    max_area, grid = check_areas(max_area, grid)
+    if isinstance(max_area, tuple):
         size = math.prod(grid or ())
     elif count >= max_area * (max_area + 1) // 2:
         size = (count + max_area * (max_area - 1) // 2) // max_area

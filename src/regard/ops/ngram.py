@@ -25,7 +25,7 @@ def ngram_parts(states: Tensor, past: Tensor) -> Tensor:
         (B, T, D).
 
     Raises:
-        ShapeError: the tensors do not fit, or D does not split into N - 1 parts.
+        ShapeError: the tensors do not fit, have no floating dtype in common, or D does not split into N - 1 parts.
 
     Example:
         >>> states = torch.tensor([[[1.0, 10.0], [2.0, 20.0], [3.0, 30.0]]])
@@ -37,10 +37,12 @@ def ngram_parts(states: Tensor, past: Tensor) -> Tensor:
             f"ngram_parts: expected states (B, T, D) and past (B, N - 2, D) of one B and D; found {tuple(states.shape)} and "
             f"{tuple(past.shape)}"
         )
+    if states.dtype != past.dtype or not states.is_floating_point():
+        raise ShapeError(f"ngram_parts: states and past must have one floating dtype, found {states.dtype} and {past.dtype}")
     parts, size = past.shape[1] + 1, states.shape[2]
     if size % parts:
         raise ShapeError(f"ngram_parts: the last axis must split into {parts} parts, one more than the past has states; found {size}")
-    whole = torch.cat([past.to(states.dtype), states], 1)  # (B, N - 2 + T, D)
+    whole = torch.cat([past, states], 1)  # (B, N - 2 + T, D)
     count, width = states.shape[1], size // parts
     first = parts - 1
     taken = [whole[:, first - back : first - back + count, back * width : (back + 1) * width] for back in range(parts)]

@@ -7,8 +7,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from regard.errors import ShapeError
+from regard.ops.call_checks import takes_tensors
 from regard.ops.kernels import residual_cpu
-from regard.ops.tensor_checks import Argument, Signature, check_share
+from regard.ops.number_checks import LARGEST_SCALE, check_number, check_share
+from regard.ops.tensor_checks import Argument, Signature
 
 _ARGUMENTS = Signature(
     "residual",
@@ -19,6 +21,7 @@ _ARGUMENTS = Signature(
 )
 
 
+@takes_tensors
 def residual(
     x: Tensor, change: Tensor, weight: Tensor | None = None, bias: Tensor | None = None, *, dropout: float = 0.0, eps: float = 1e-5
 ) -> Tensor:
@@ -42,7 +45,7 @@ def residual(
 
     Raises:
         ShapeError: x and change differ in shape, weight or bias do not fit, or there is a bias without a weight.
-        ConfigError: a dropout outside of 0 <= p < 1.
+        ConfigError: a dropout outside of 0 <= p < 1, or an eps that is negative or no finite number.
 
     Example:
         >>> residual(torch.tensor([1.0, 2.0]), torch.tensor([0.0, 1.0]), torch.ones(2), torch.zeros(2)).tolist()
@@ -50,6 +53,7 @@ def residual(
     """
     _ARGUMENTS.check(x, change, weight, bias)
     check_share("residual", "dropout", dropout)
+    check_number("residual", "eps", eps, 0, LARGEST_SCALE)
     if weight is None and bias is not None:
         raise ShapeError("residual: found a bias without a weight; a norm has both or a weight alone")
     # Without a gradient there is less to save than the call costs.
@@ -59,6 +63,7 @@ def residual(
     return y if weight is None else F.layer_norm(y, x.shape[-1:], weight, bias, eps)
 
 
+@takes_tensors
 def dropout(x: Tensor, probability: float) -> Tensor:
     """Drop elements at random: `torch.nn.functional.dropout` in training mode, faster on a CPU.
 

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from regard.errors import ShapeError
+from regard.ops.call_checks import takes_tensors
 from regard.ops.kernels import native
 from regard.ops.kernels.kernel import address, invoke, solid
 from regard.ops.kernels.second_order import differentiable_gradients, once_differentiable
@@ -121,6 +122,7 @@ def _is_native(kind: torch.dtype, gates: Tensor, *others: Tensor) -> bool:
     return kind == torch.float32 and gates.dtype in (torch.float32, torch.bfloat16) and gates.numel() > 0 and native.takes(gates, *others)
 
 
+@takes_tensors
 def gru_gates(projected: Tensor, recurrent: Tensor, bias: Tensor, hidden: Tensor) -> Tensor:
     """Combine a GRU's gate inputs into the next hidden state.
 
@@ -160,6 +162,7 @@ def gru_gates(projected: Tensor, recurrent: Tensor, bias: Tensor, hidden: Tensor
     return _GRUGates.apply(projected, recurrent, bias, hidden)
 
 
+@takes_tensors
 def lstm_gates(gates: Tensor, cell: Tensor) -> tuple[Tensor, Tensor]:
     """Combine an LSTM's gate inputs into the next hidden and cell state.
 

@@ -15,7 +15,8 @@ from torch import Tensor
 from regard.errors import ShapeError
 from regard.ops.call_checks import takes_tensors
 from regard.ops.kernels import additive_cpu
-from regard.ops.tensor_checks import Argument, Signature, autocasts, check_count, refuse_others
+from regard.ops.number_checks import LARGEST_SCALE, check_count, check_factor, check_number
+from regard.ops.tensor_checks import Argument, Signature, autocasts, refuse_others
 
 _ADDITIVE = Signature("additive_scores", Argument("query", "* T A"), Argument("key", "* S A"), Argument("vector", "A"))
 
@@ -31,6 +32,7 @@ def _check_last(query: Tensor, key: Tensor, what: str) -> None:
         raise ShapeError(f"{what}: key must be {query.dtype}, the dtype of query, found {key.dtype}; convert it with key.to({query.dtype})")
 
 
+@takes_tensors
 def dot_scores(query: Tensor, key: Tensor) -> Tensor:
     """Score by the inner product.
 
@@ -56,6 +58,7 @@ def dot_scores(query: Tensor, key: Tensor) -> Tensor:
     return query @ key.transpose(-1, -2)
 
 
+@takes_tensors
 def scaled_dot_scores(query: Tensor, key: Tensor) -> Tensor:
     """Score by the inner product over the root of its length.
 
@@ -81,6 +84,7 @@ def scaled_dot_scores(query: Tensor, key: Tensor) -> Tensor:
     return (query / math.sqrt(max(1, query.shape[-1]))) @ key.transpose(-1, -2)
 
 
+@takes_tensors
 def additive_scores(query: Tensor, key: Tensor, vector: Tensor) -> Tensor:
     """Score with a one-layer perceptron.
 
@@ -121,19 +125,23 @@ def cosine_scores(query: Tensor, key: Tensor, sharpness: Tensor | float = 1.0) -
     Args:
         query: (..., T, D).
         key: (..., S, D).
-        sharpness: beta > 0, a number or a 0-dimensional tensor.
+        sharpness: beta, a finite number of at least 0 or a 0-dimensional tensor.
 
     Returns:
         (..., T, S), between -sharpness and sharpness.
 
     Raises:
-        ShapeError: the last axes differ.
+        ShapeError: the last axes differ, or the sharpness is a tensor of no floating dtype.
+        ConfigError: the sharpness is another number.
 
     Example:
         >>> cosine_scores(torch.tensor([[2.0, 0.0]]), torch.tensor([[3.0, 0.0], [0.0, 1.0]])).tolist()
         [[1.0, 0.0]]
     """
     _check_last(query, key, "cosine_scores")
+    check_factor("cosine_scores", "sharpness", sharpness)
+    if not isinstance(sharpness, Tensor):
+        check_number("cosine_scores", "sharpness", sharpness, 0, LARGEST_SCALE)
     return sharpness * (_unit(query) @ _unit(key).transpose(-1, -2))
 
 
@@ -169,6 +177,7 @@ def location_scores(projected: Tensor, size: int) -> Tensor:
         >>> location_scores(torch.zeros(1, 2), 3).tolist()
         [[0.0, 0.0, -inf]]
     """
+    refuse_others("location_scores", projected=projected)
     check_count("location_scores", "size", size)
     reachable = projected.shape[-1]
     if size <= reachable:

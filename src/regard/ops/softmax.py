@@ -7,9 +7,11 @@ from torch import Tensor
 
 from regard.ops.call_checks import takes_tensors
 from regard.ops.masks import check_mask
-from regard.ops.tensor_checks import check_count, check_number, check_scores
+from regard.ops.number_checks import check_count, check_number
+from regard.ops.tensor_checks import check_scores
 
 
+@takes_tensors
 def masked_softmax(scores: Tensor, mask: Tensor | None = None) -> Tensor:
     """Normalize the scores over the allowed source positions.
 

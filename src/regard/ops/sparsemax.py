@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from regard.errors import ConfigError
+from regard.ops.call_checks import takes_tensors
 from regard.ops.masks import check_mask
 from regard.ops.softmax import masked_softmax
 from regard.ops.tensor_checks import check_scores
@@ -17,6 +18,7 @@ Normalizer = Literal["softmax", "sparsemax", "entmax15"]
 """How scores become weights."""
 
 
+@takes_tensors
 def normalize(scores: Tensor, mask: Tensor | None = None, *, normalizer: Normalizer = "softmax") -> Tensor:
     """Normalize the scores over the allowed source positions with `masked_softmax`, `sparsemax` or `entmax15`.
 
@@ -47,6 +49,7 @@ def normalize(scores: Tensor, mask: Tensor | None = None, *, normalizer: Normali
             raise ConfigError(f"normalizer: expected one of {', '.join(get_args(Normalizer))}, found {normalizer!r}")
 
 
+@takes_tensors
 def sparsemax(scores: Tensor, mask: Tensor | None = None) -> Tensor:
     """Project each row of scores onto the probability simplex: weights far below the best are exactly 0.
 
@@ -74,6 +77,7 @@ def sparsemax(scores: Tensor, mask: Tensor | None = None) -> Tensor:
     return _sparse("sparsemax", scores, mask, _sparsemax)
 
 
+@takes_tensors
 def entmax15(scores: Tensor, mask: Tensor | None = None) -> Tensor:
     """Normalize each row of scores by 1.5-entmax, between softmax (1-entmax) and sparsemax (2-entmax).
 

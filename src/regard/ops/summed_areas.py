@@ -12,8 +12,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from regard.ops.area_windows import AreaSize, accumulation_dtype, area_extent, area_spans, guarded_root
+from regard.ops.area_windows import AreaSize, accumulation_dtype, area_extent, area_spans, check_areas, guarded_root
 from regard.ops.call_checks import takes_tensors
+from regard.ops.number_checks import LARGEST_SCALE, check_number
 
 
 class AreaFeatures(NamedTuple):
@@ -110,6 +111,8 @@ def area_features(x: Tensor, max_area: AreaSize, grid: tuple[int, int] | None = 
         >>> features.mean.flatten().tolist(), features.std.flatten().tolist(), features.width.tolist()
         ([1.0, 3.0, 2.0], [0.0, 0.0, 1.0], [1, 1, 2])
     """
+    max_area, grid = check_areas(max_area, grid)
+    check_number("area_features", "epsilon", epsilon, 0, LARGEST_SCALE)
     spans = area_spans(x.shape[-2] if grid is None else grid, max_area, device=x.device)
     width = spans[:, -1]
     height = torch.ones_like(width) if grid is None else spans[:, 2]

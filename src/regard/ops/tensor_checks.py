@@ -6,7 +6,6 @@ A wrong call gets the same message for PyTorch, the native library and Triton, a
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
-from numbers import Integral, Real
 from typing import NamedTuple, NoReturn, ParamSpec, TypeVar
 
 import torch
@@ -18,7 +17,8 @@ from torch._C._functorch import peek_interpreter_stack
 from torch.autograd import forward_ad
 from torch.utils._python_dispatch import _disable_current_modes  # pyright: ignore[reportPrivateUsage]
 
-from regard.errors import ConfigError, RangeError, ShapeError
+from regard.errors import RangeError, ShapeError
+from regard.ops.number_checks import check_scale
 
 DTYPES = {
     "float32": torch.float32,
@@ -29,7 +29,6 @@ DTYPES = {
     "bool": torch.bool,
     "uint8": torch.uint8,
 }
-LARGEST_SCALE = torch.finfo(torch.float32).max
 _TYPES = (Tensor, torch.nn.Parameter)
 # Per device type the dispatch keys of ordinary tensors: with a gradient, and made in inference mode.
 _ORDINARY: dict[str, tuple[int, int]] = {}
@@ -319,10 +318,8 @@ def with_learned_scale(operation: str, query: Tensor, scale: float | Tensor) -> 
         >>> with_learned_scale("attention", torch.ones(2), torch.tensor(3.0))
         (tensor([3., 3.]), 1.0)
     """
+    check_scale(operation, scale)
     if not isinstance(scale, Tensor):
-        check_factor(operation, "scale", scale)
-        if isinstance(scale, Real) and not abs(scale) <= LARGEST_SCALE:
-            raise ConfigError(f"{operation}: scale must be finite in float32, found {scale!r}")
         return query, scale
     wanted = (1, *reversed(query.shape[:-1]))
     if scale.dim() > query.dim() or any(one not in (1, size) for one, size in zip(reversed(scale.shape), wanted, strict=False)):
@@ -330,70 +327,7 @@ def with_learned_scale(operation: str, query: Tensor, scale: float | Tensor) -> 
             f"{operation}: a scale that is a tensor must broadcast to {(*query.shape[:-1], 1)}, that is query without its features; "
             f"found scale {tuple(scale.shape)}, query {tuple(query.shape)}"
         )
-    if not scale.is_floating_point():
-        raise ShapeError(f"{operation}: scale must hold floating-point numbers, found {scale.dtype}")
     return query * scale.to(query), 1.0
-
-
-def check_factor(operation: str, name: str, factor: object) -> None:
-    """Check that a factor is a number or a tensor.
-
-    Raises:
-        ConfigError: it is neither.
-
-    Example:
-        >>> check_factor("area_attention", "temperature", 2.0)
-    """
-    if isinstance(factor, bool) or not (isinstance(factor, Tensor) or _is_number(factor)):
-        raise ConfigError(f"{operation}: {name} must be a number or a tensor, found {factor!r}")
-
-
-def check_share(operation: str, name: str, number: float) -> None:
-    """Check that a probability is in [0, 1).
-
-    Raises:
-        ConfigError: the number is outside.
-
-    Example:
-        >>> check_share("dropout", "probability", 0.5)
-    """
-    if not _is_number(number) or not 0 <= number < 1:
-        raise ConfigError(f"{operation}: {name} must be at least 0 and less than 1, found {number!r}")
-
-
-def check_number(operation: str, name: str, number: float, low: float, high: float) -> None:
-    """Check that a number, and no tensor, is in `low` to `high`.
-
-    Raises:
-        ConfigError: it is no number, or outside.
-
-    Example:
-        >>> check_number("consistent_cross_entropy", "consistency", 5.0, 0, 1000)
-    """
-    if not _is_number(number) or not low <= number <= high:
-        raise ConfigError(f"{operation}: {name} must be a number from {low} to {high}, found {number!r}")
-
-
-def check_count(operation: str, name: str, count: int, least: int = 0) -> None:
-    """Check that a number is whole, at least `least` and below 2**63.
-
-    Raises:
-        ConfigError: it is not.
-
-    Example:
-        >>> check_count("causal_mask", "target_size", 3)
-    """
-    if torch.compiler.is_compiling() or _is_tracing():  # torch.jit.trace makes tensors of sizes
-        return
-    if isinstance(count, bool) or not isinstance(count, Integral | torch.SymInt) or count < least:
-        raise ConfigError(f"{operation}: {name} must be a whole number of at least {least}, found {count!r}")
-    if isinstance(count, Integral) and count >= 2**63:  # of a 64-bit tensor
-        raise ConfigError(f"{operation}: {name} must be below 2**63, found {count}")
-
-
-def _is_number(value: object) -> bool:
-    # Symbolic numbers of a traced graph are no Real.
-    return isinstance(value, Real | torch.SymFloat | torch.SymInt)
 
 
 def autocast_together(*tensors: Tensor) -> tuple[Tensor, ...]:

@@ -8,8 +8,10 @@ import torch
 from torch import Tensor
 
 from regard.errors import ShapeError
+from regard.ops.call_checks import takes_tensors
 from regard.ops.kernels import best_cpu
-from regard.ops.tensor_checks import Argument, Signature, check_count, is_plain
+from regard.ops.number_checks import check_count
+from regard.ops.tensor_checks import Argument, Signature, is_plain
 
 _LOGITS = Signature("top_log_probs", Argument("logits", "* V"))
 _LOG_PROBS = Signature("top_tokens", Argument("log_probs", "* V", "float32"))
@@ -33,6 +35,7 @@ class TopLogProbs(NamedTuple):
     tokens: Tensor
 
 
+@takes_tensors
 def top_log_probs(logits: Tensor, count: int) -> TopLogProbs:
     """Return the `count` most probable entries, best first; ties go to the lower index.
 
@@ -63,6 +66,7 @@ def top_log_probs(logits: Tensor, count: int) -> TopLogProbs:
     return TopLogProbs(log_probs.gather(-1, tokens), tokens)
 
 
+@takes_tensors
 def top_tokens(log_probs: Tensor, count: int) -> Tensor:
     """Return the `count` best tokens of each hypothesis, best first; ties go to the lower token.
 

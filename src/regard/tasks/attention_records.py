@@ -13,7 +13,7 @@ from regard.data.vocabulary import EOS
 from regard.errors import ConfigError, DataError, NoAttentionError
 from regard.tasks.captioning_prediction import Captioner
 from regard.tasks.classification_run import SentenceRun, open_sentence_run
-from regard.tasks.explained_examples import label_batches, language_batches, pair_batch, translation_batches
+from regard.tasks.explained_examples import label_batches, language_batches, pair_batch, report_cut, translation_batches
 from regard.tasks.explained_records import add_methods, check_methods
 from regard.tasks.hop_attention import line_records, without_empty
 from regard.tasks.language_prediction import MAX_RECORD_TOKENS, language_records
@@ -166,6 +166,7 @@ def translation_records(
         decoding = with_options(translator.run.config.decoding, {"beam_size": beam_size})
         translations = translator.translate(lines, decoding=decoding, n_best=decoding.beam_size, need_attention=True)
         tell_unknown(translator.run.vocabularies.source.kind, "source vocabulary", [item.source for item in translations])
+        report_cut(sum(item.truncated > 0 for item in translations), translator.run.config.data.max_length)
         found = [translator.record(line, item) for line, item in zip(lines, translations, strict=True)]
         if methods:
             found = [

@@ -146,7 +146,7 @@ def translation_batches(
         grid = run.config.second.image.grid if run.config.second and run.config.second.image else None
         named = [_named_in_image(run, *each, regions) for each in encoded] if regions else []
         found.append(ExplainedBatch(batch, inputs, outputs, encoded, named, numbers, len(pairs), starts, grid))
-    _report_cut(cut, limit)
+    report_cut(cut, limit)
     run.vocabularies.tell_missing_images()
     _report_empty(empty[0])
     _report_empty(empty[1], "with an empty target or translation")
@@ -181,7 +181,7 @@ def _named_in_image(
 def label_batches(run: SentenceRun, examples: Sequence[Sequence[str]]) -> list[ExplainedBatch]:
     """Return batches of texts or pairs with predicted labels; report and leave out those with an empty text."""
     whole = [(number, texts, *encode_example(run, texts)) for number, texts in enumerate(examples, start=1)]
-    _report_cut(sum(more > 0 for *_, more in whole), run.config.data.max_length)
+    report_cut(sum(more > 0 for *_, more in whole), run.config.data.max_length)
     encoded = [(number, texts, ids) for number, texts, ids, _ in whole]
     usable = [(number, texts, ids) for number, texts, ids in encoded if all(ids)]
     _report_empty([number for number, _, ids in encoded if not all(ids)])
@@ -214,7 +214,8 @@ def language_batches(run: LanguageRun, lines: Sequence[str], *, most: int | None
     return found
 
 
-def _report_cut(count: int, limit: int) -> None:
+def report_cut(count: int, limit: int) -> None:
+    """Tell how many examples were cut to `limit` tokens, if any."""
     if count:
         progress.message(f"{counted(count, 'example')} cut to data.max_length, {limit} tokens", warning=True)
 
@@ -252,7 +253,7 @@ def caption_batches(run: CaptionRun, examples: CaptionSet) -> list[ExplainedBatc
         outputs = [[*caption.pieces, "</s>"] for caption in captions]
         numbers = range(start + 1, start + 1 + len(some))
         found.append(ExplainedBatch(batch, [cells] * len(some), outputs, [], regions if any(regions) else [], numbers, grid=run.model.grid))
-    _report_cut(cut, config.data.max_length)
+    report_cut(cut, config.data.max_length)
     return found
 
 

@@ -99,8 +99,8 @@ def read_config(folder: Path, kind: type[AnyConfig]) -> AnyConfig:
     """
     task, wanted = run_task(folder), kind.model_fields["task"].default
     if task != wanted:
-        verb = f"; regard {VERBS[task]} answers with it" if task in VERBS else ""
-        raise CheckpointError(f"{folder}: a run of the task {task}; expected one of {wanted}{verb}")
+        verb = f"; regard {VERBS[task]} takes it" if task in VERBS else ""
+        raise CheckpointError(f"{folder}: a run of the task {task}; expected a run of the task {wanted}{verb}")
     try:
         return load_config(folder / CONFIG, kind=kind)
     except ConfigError as error:

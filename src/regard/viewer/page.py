@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from regard.flags import takes_flags
 from regard.viewer.atomic_write import write_atomically
 from regard.viewer.items import Tokens
 from regard.viewer.maps import AttentionMap
@@ -70,6 +71,7 @@ class StartingPoint(NamedTuple):
     name: str = ""
 
 
+@takes_flags
 def render_page(
     records: Sequence[AttentionRecord],
     *,

@@ -20,6 +20,7 @@ from babel.dates import tokenize_pattern
 
 from regard.data.lines import single_line
 from regard.errors import ConfigError, shown
+from regard.flags import takes_flags
 
 FIRST_YEAR, LAST_YEAR = 1950, 2049  # two-digit years below 50 are 20xx, others 19xx
 _FIRST_DAY = datetime.date(FIRST_YEAR, 1, 1).toordinal()
@@ -113,6 +114,7 @@ class _Part(NamedTuple):
     field: str
 
 
+@takes_flags
 def generate_dates(count: int, *, seed: int, start: int = 0, locales: Sequence[str] = LOCALES, noise: bool = True) -> list[DateExample]:
     """Generate examples `start` to `start + count - 1` of the endless set with this seed.
 
