@@ -6,6 +6,7 @@ import functools
 import inspect
 import sys
 from collections.abc import Callable
+from types import FunctionType
 from typing import Any, ParamSpec, TypeVar
 
 from regard.errors import ConfigError
@@ -66,7 +67,22 @@ def takes_flags(function: Callable[P, R]) -> Callable[P, R]:
                 named[name] = _flag(operation, name, named[name], others)
         return own, named
 
-    return call if flags else function
+    return with_own_code(call) if flags else function
+
+
+def with_own_code(wrapper: Callable[P, R]) -> Callable[P, R]:
+    """Give a function that a decorator made code of its own, and return it.
+
+    `torch.compile` limits compilations by code: of each decorated function then, not of all together.
+
+    Example:
+        >>> twice = [with_own_code(eval("lambda: 1")) for _ in range(2)]
+        >>> twice[0].__code__ is twice[1].__code__
+        False
+    """
+    assert isinstance(wrapper, FunctionType)
+    wrapper.__code__ = wrapper.__code__.replace()
+    return wrapper
 
 
 def _flag(operation: str, name: str, given: Any, others: tuple[str | None, ...]) -> Any:

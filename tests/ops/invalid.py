@@ -215,7 +215,7 @@ OPERATIONS: dict[str, Call] = {
     "area_attention, no area": (lambda: area(max_area=0), ConfigError, "max_area"),
     "area_attention, no best": (lambda: area(top_k=0), ConfigError, "top_k must be a whole number of at least 1"),
     "area_attention, other weights": (lambda: area(need_weights="x"), ConfigError, "need_weights may be True, False or 'areas'"),
-    "area_attention, true areas": (lambda: area(max_area=True), ConfigError, "max_area: an int for a sequence"),
+    "area_attention, true areas": (lambda: area(max_area=True), ConfigError, "max_area: a whole number for a sequence"),
     **{
         f"area_attention, grid {grid}": (lambda grid=grid: area(max_area=(2, 2), grid=grid), ConfigError, "grid")
         for grid in ((-1, -5), (5.0, 1.0), (True, 5), (1, 5, 1), 5)

@@ -51,17 +51,28 @@ def test_the_studies_page_says_what_the_gains_are() -> None:
     assert "The Small one is ahead by both; after the correction, only with area features." in page
     assert [(row["seeds"], row["measured gain"] > 0, row["verdict"]) for row in small] == [(3, True, "not shown"), (3, True, "holds")]
     assert "Its standard attention is behind the Tiny one's with all three seeds" in page
-    names = ("small", "small_area", "tiny")
+    names = ("small", "small_area", "small_features", "tiny")
     scores = {name: [results[f"characters-{name}-{seed}"]["scores"]["BLEU"] for seed in (1, 2, 3)] for name in names}
     assert max(scores["small"]) < min(scores["tiny"])
-    assert "at a rate of 0.001, where the study above has 0.003. It takes 9 runs, of which 2 are here, one seed of each" in page
+    assert "at a rate of 0.001, where the study above has 0.003. It takes 9 runs, of which 4 are here" in page
+    assert "two seeds of single positions and one of each kind of areas" in page
     control = {name: result["scores"]["BLEU"] for name, result in results_of("li2018_small_rate").items()}
-    assert {*control} == {"multi30k-small-1", "multi30k-small_area-1"}
-    single, means = control["multi30k-small-1"], control["multi30k-small_area-1"]
-    assert "Single positions score more than with any seed at 0.003, and mean areas less than single positions" in page
-    assert max(scores["small"]) < single > means
-    assert "Mean areas score more at 0.003 than single positions at either rate" in page
-    assert min(scores["small_area"]) > max(*scores["small"], single)
+    assert {*control} == {f"multi30k-{name}" for name in ("small-1", "small-2", "small_area-1", "small_features-1")}
+    single, means, features = (
+        [control["multi30k-small-1"], control["multi30k-small-2"]],
+        control["multi30k-small_area-1"],
+        control["multi30k-small_features-1"],
+    )
+    assert (
+        "Single positions score more than with any seed at 0.003, mean areas less than single positions, and area features more than"
+        in page
+    )
+    assert max(scores["small"]) < min(single)
+    assert means < min(single) <= max(single) < features
+    assert "but by less than with any seed at 0.003" in page
+    assert features - min(single) < min(areas - items for areas, items in zip(scores["small_features"], scores["small"], strict=True))
+    assert "Both kinds of areas score more at 0.003 than single positions at either rate" in page
+    assert min(*scores["small_area"], *scores["small_features"]) > max(*scores["small"], *single)
 
     def gains(model: str, kind: str) -> list[float]:
         chosen = [row for row in found if row["data"] == "tokens" and model in row["hypothesis"] and row["hypothesis"].startswith(kind)]

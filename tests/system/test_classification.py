@@ -169,7 +169,7 @@ def test_a_run_is_trained_measured_explained_and_resumed(call, task, rows, verb,
     [
         (["classify", "nowhere"], "nowhere: no such run folder"),
         (["classify", "{runs}/pairs"], "a run of the task entailment; expected a run of the task classification; regard entail takes it"),
-        (["entail", "{runs}/word"], "a run of the task classification; expected one of entailment"),
+        (["entail", "{runs}/word"], "a run of the task classification; expected a run of the task entailment"),
         (["classify", "{runs}/word", "nowhere.txt"], "nowhere.txt: no such file"),
         (["explain", "{runs}/word", "--examples", "wide.tsv"], "wide.tsv, line 2: 3 columns, expected 2"),
         (["explain", "{runs}/word", "--examples", "strange.tsv", "-o", "a.png"], "a.png: expected a name ending in .html or .json"),

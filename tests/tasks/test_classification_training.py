@@ -368,7 +368,7 @@ def test_what_cannot_be_trained_leaves_no_run_behind(tmp_path: Path, parts: dict
 def test_a_run_of_the_other_task_or_with_other_settings_is_refused(tmp_path: Path) -> None:
     config = configuration(tmp_path, training={"max_updates": 1})
     train(config, tmp_path / "run")
-    with pytest.raises(CheckpointError, match="a run of the task classification; expected one of entailment"):
+    with pytest.raises(CheckpointError, match="a run of the task classification; expected a run of the task entailment"):
         open_sentence_run(tmp_path / "run", EntailmentConfig)
     with pytest.raises(ConfigError, match=r"model\.hops: 3 -> 2"):
         train(configuration(tmp_path, model={"hops": 2}, training={"max_updates": 1}), tmp_path / "run")

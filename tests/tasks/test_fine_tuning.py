@@ -202,7 +202,7 @@ def test_a_run_cannot_go_on_from_itself_or_from_nothing_or_from_another_task(tmp
         train_translation(going_on(run, "translation"), tmp_path / "x" / ".." / "run")
     with pytest.raises(CheckpointError, match="no-such: no such run folder"):
         going_on(tmp_path / "no-such", "translation")
-    with pytest.raises(CheckpointError, match="a run of the task translation; expected one of lm"):
+    with pytest.raises(CheckpointError, match="a run of the task translation; expected a run of the task lm"):
         going_on(run, "lm")
 
 

@@ -189,7 +189,7 @@ def test_a_changed_text_is_noticed_and_a_moved_one_is_not(tmp_path: Path) -> Non
 
 
 def test_a_run_of_another_task_is_named(run_folder: Path) -> None:
-    with pytest.raises(CheckpointError, match="a run of the task translation; expected one of lm"):
+    with pytest.raises(CheckpointError, match="a run of the task translation; expected a run of the task lm"):
         open_language_run(run_folder)
 
 

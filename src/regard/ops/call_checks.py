@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from regard.errors import ConfigError, RegardError, ShapeError, shown
-from regard.flags import takes_flags
+from regard.flags import takes_flags, with_own_code
 from regard.ops.tensor_checks import is_plain, refuse_others
 
 P = ParamSpec("P")
@@ -49,7 +49,8 @@ def takes_tensors(function: Callable[P, R]) -> Callable[P, R]:
         try:
             return function(*args, **kwargs)
         except (*_RAW, ShapeError) as error:
-            if str(error).startswith(f"{name}: ") or not (type(error) in _RAW or isinstance(error, RegardError)):
+            said = str(error).startswith(f"{name}: ") or " must " in str(error) or isinstance(error, ConfigError)
+            if said if isinstance(error, RegardError) else type(error) not in _RAW:
                 raise
             try:
                 given = signature.bind(*args, **kwargs).arguments
@@ -61,7 +62,7 @@ def takes_tensors(function: Callable[P, R]) -> Callable[P, R]:
                 raise ShapeError(f"{name}: cannot be computed of {what}: {str(error).strip().splitlines()[0]}") from error
             raise
 
-    return call
+    return with_own_code(call)
 
 
 def _refuse(operation: str, given: dict[str, tuple[str, Any]]) -> None:

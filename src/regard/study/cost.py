@@ -211,11 +211,18 @@ def _products(name: str, parameter: nn.Parameter, positions: Mapping[str, float]
     at_source = ("encoder.", "pooling.") if labels else ("encoder.", "image_encoder.", "project.")
     if name.startswith(("fusion.", "head.") if labels else ("bridge.", "decoder.first_")):
         place = "once"
+    elif name == "decoder.stack.extra.weight" and _summarizes(config):
+        place = "once"  # of the same context at every step
     elif name.startswith(at_source) or (("cross_attention." in name or "score." in name) and (".key." in name or ".value." in name)):
         place = "source"
     else:
         place = "target"
     return parameter.numel() * positions[place]
+
+
+def _summarizes(config: RunConfig) -> bool:
+    """Return whether a decoder reads one context of the whole source."""
+    return isinstance(config, TranslationConfig) and isinstance(config.model, RNNConfig) and config.model.attention is None
 
 
 def _named(model: nn.Module, wanted: nn.Parameter) -> str:
