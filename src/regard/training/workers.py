@@ -32,7 +32,6 @@ from regard import errors
 from regard.cores import torch_threads, usable_cores
 from regard.errors import RegardError, TrainingError, out_of_memory
 from regard.training.child_processes import wait_for
-from regard.training.process_memory import FreedMemory, return_freed_memory
 
 ALIGN = 64
 DONE, FAILED = b".", b"!"
@@ -122,7 +121,7 @@ class Workers:
         kept = model.state_dict(keep_vars=True)
         # Running means, which a forward pass changes. Each micro-batch starts from the previous update's; their mean is kept.
         self._buffers = [buffer for name, buffer in model.named_buffers() if name in kept]
-        self._one_thread, self._freed = torch_threads(1), FreedMemory()
+        self._one_thread = torch_threads(1)
         self._children: dict[int, int] = {}  # process by the descriptor of its answers
         self._queue: tuple[int, int] | None = None
         if count > 1:
@@ -221,7 +220,6 @@ class Workers:
             parameter.grad = None
         for own, state in zip(self._buffers, self._states[part], strict=True):
             state.copy_(own)
-        self._freed.bound()
 
     @torch.no_grad()
     def _add(self, part: int, totals: list[Tensor | None]) -> None:
@@ -277,7 +275,9 @@ class Workers:
         # Freeze existing objects: garbage collection would write to them, and so copy their memory.
         gc.collect()
         gc.freeze()
-        return_freed_memory()  # its pages would be copied as soon as a worker reuses them
+        # Release freed heap pages, which would be copied as soon as a worker reuses them.
+        if trim := getattr(ctypes.CDLL(None), "malloc_trim", None):
+            trim(0)
         parent = os.getpid()
         for _ in range(self.count - 1):
             incoming, outgoing = os.pipe()
