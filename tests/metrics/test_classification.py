@@ -63,6 +63,7 @@ def test_calibration_is_zero_when_confidence_is_right_and_the_gap_when_not() -> 
     assert calibration_error([0.2, 0.4], [False, True], bins=5).value == pytest.approx(40)
     # 0.14 * 50 is a little above 7: the seventh bin holds both values all the same.
     assert calibration_error([0.14, 0.13], [False, True], bins=50).value == pytest.approx(100 * abs(1 - 0.27) / 2)
+    assert calibration_error([0.2, 0.4], [False, True], bins=np.int64(2)).value == pytest.approx(20)  # type: ignore[arg-type]
     assert calibration_error([0.0, 1.0], [False, True], bins=1).value == pytest.approx(0)
 
 

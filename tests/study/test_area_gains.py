@@ -44,6 +44,8 @@ def test_the_studies_page_says_what_the_gains_are() -> None:
     assert "It takes 108 runs, of which 77 are here" in page
     results = results_of("li2018_small")
     assert len(results) == 77
+    assert "by characters both Transformers with three, and five runs of an LSTM" in page
+    assert sum(name.startswith("characters-lstm_") for name in results) == 5
     assert len(results_of("li2018_tagged")) == 9
     assert "one gain holds, that of area features in Transformer Small by characters" in page
     small = [row for row in found if row["data"] == "characters" and row["hypothesis"].endswith("Transformer Small")]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from numbers import Integral
 
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
@@ -213,7 +214,7 @@ def make_bleu(*, lowercase: bool = False, tokenize: str = "13a", max_order: int 
     """
     if tokenize not in TOKENIZERS:
         raise DataError(f"tokenize {shown(tokenize)}: expected one of {', '.join(TOKENIZERS)}")
-    if isinstance(max_order, bool) or not isinstance(max_order, int) or max_order < 1:
+    if isinstance(max_order, bool) or not isinstance(max_order, Integral) or max_order < 1:
         raise DataError(f"max_order {shown(max_order)}: expected a whole number of 1 or more")
     # Without `force` sacrebleu would warn of text that looks tokenized, once per score and to standard error; evaluations warn once.
     return BLEU(lowercase=lowercase, tokenize=tokenize, max_ngram_order=max_order, force=True)
