@@ -56,7 +56,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "mask_check": {"errors", "attention", "models"},
     "observe": {"errors", "flags", "ops", "attention", "models", "viewer", "explanations"},
     "explanations": {"errors", "flags", "ops", "attention", "models"},
-    "tasks": LIBRARY | LEAVES | {"cores", "input_files", "lazy_names", "strict_json", "mask_check", "explanations"},
+    "tasks": LIBRARY | LEAVES | {"flags", "cores", "input_files", "lazy_names", "strict_json", "mask_check", "explanations"},
     "study": {"errors", "strict_json", "progress", "jobs", "config", "models", "explanations", "training", "tasks"} | LEAVES,
     "serve": {"errors", "strict_json", "progress", "config", "tasks"} | LEAVES,
     "mechanisms": set(),

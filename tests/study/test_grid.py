@@ -484,6 +484,21 @@ def test_a_changed_test_set_is_measured_again_from_the_weights(
         assert json.loads(unnamed.read_text())[missing]
 
 
+def test_runs_are_measured_again_by_another_metric(finished: tuple[StudyConfig, Path], tmp_path: Path, messages: list[str]) -> None:
+    study, folder = finished
+    shutil.copytree(folder, out := tmp_path / "out")
+    by_characters = study.model_copy(update={"metric": "chrF2"})
+    assert run_study(by_characters, out, beside=tmp_path, train=train_here) == 0
+    assert messages[0] == f"metric: changed; measuring 4 finished runs again; earlier results: {out}/earlier_results"
+    assert build_report(by_characters, out, samples=1).metric == "chrF2"
+    shutil.rmtree(out / "runs")
+    with pytest.raises(ConfigError, match=r"^metric: changed since the run letters-none-1 was measured, and its weights are not in"):
+        run_study(study, out, beside=tmp_path, train=lambda command, log: pytest.fail("trained"))
+    fewer = with_test_of(study, tmp_path / "fewer", lines=5)
+    with pytest.raises(ConfigError, match=r"^metric and data\.letters\.test \(links, source, target\): changed since the run"):
+        run_study(fewer, out, beside=tmp_path, train=lambda command, log: pytest.fail("trained"))
+
+
 def test_every_run_of_a_changed_test_set_is_measured_again(finished: tuple[StudyConfig, Path], tmp_path: Path) -> None:
     study, folder = finished
     shutil.copytree(folder, out := tmp_path / "out")
@@ -519,7 +534,7 @@ def test_a_changed_test_set_is_refused_without_the_weights(finished: tuple[Study
     shutil.copytree(folder, out := tmp_path / "out")
     shutil.rmtree(out / "runs")
     fewer = with_test_of(study, tmp_path / "fewer", lines=5)
-    where = r"its weights are not in .*letters-none-1; restore the test set, take another folder, or remove"
+    where = r"its weights are not in .*letters-none-1; restore it, take another folder, or remove"
     with pytest.raises(ConfigError, match=f"since the run letters-none-1 was measured, and {where}"):
         run_study(fewer, out, beside=tmp_path)
     assert counted_items(out) == [9, 9, 9, 9]
@@ -630,7 +645,7 @@ def test_nothing_to_report_and_a_damaged_result_are_told(finished: tuple[StudyCo
     (tmp_path / "failed").mkdir()
     (tmp_path / "failed" / "letters-none-2.txt").write_bytes(b"\xff: no such file\n")  # names of files may be anything
     assert build_report(study, tmp_path).missing["letters-none-2"] == "\ufffd: no such file"
-    with pytest.raises(ConfigError, match=r"letters-.*-1\.json: its main score is BLEU, the study compares by chrF2; remove it"):
+    with pytest.raises(ConfigError, match=r"letters-.*-1\.json: its main score is BLEU, the study compares by chrF2; without --report"):
         build_report(study.model_copy(update={"metric": "chrF2"}), folder)
 
 

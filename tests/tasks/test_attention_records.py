@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from regard.config import TranslationConfig
 from regard.errors import ConfigError, DataError
 from regard.tasks import attention_records
 from regard.tasks.attention_records import save_records, translation_records
+from regard.tasks.run_folder import read_config
 from regard.viewer import read_records
 from tests.tasks.tiny import translator
 
@@ -25,6 +27,17 @@ def test_a_wider_beam_may_be_asked_for(run_folder: Path) -> None:
 def test_a_given_translation_is_looked_at(run_folder: Path) -> None:
     (record,) = translation_records(run_folder, ["ein Hund"], target="Hund")
     assert record.target == [*"Hund", "</s>"]
+
+
+@pytest.mark.parametrize("methods", [(), ("input-gradient",)])
+@pytest.mark.parametrize("target", [None, "Hund", "Haus" * 40])
+def test_what_is_cut_is_told_once(run_folder: Path, messages: list[str], target: str | None, methods: tuple[str, ...]) -> None:
+    limit = read_config(run_folder, TranslationConfig).data.max_length
+    translation_records(run_folder, ["Haus" * 40], target=target, methods=methods)
+    assert [message for message in messages if "cut" in message] == [f"1 example cut to data.max_length, {limit} tokens"]
+    messages.clear()
+    translation_records(run_folder, ["Haus"], target=target and "Hund", methods=methods)
+    assert not [message for message in messages if "cut" in message]
 
 
 def test_what_cannot_be_looked_at_is_refused(run_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

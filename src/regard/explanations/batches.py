@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from regard import ops
 from regard.errors import ConfigError
 from regard.explanations.patches import patched
+from regard.flags import takes_flags
 from regard.models import (
     CaptionModel,
     DecoderOutput,
@@ -319,6 +320,7 @@ class CaptionBatch(ModelBatch):
         """Return the log-probability of each word (B, T)."""
         return goal_log_probs(self.model, self.decode(embedded).readout, self.target_output, self.outputs)
 
+    @takes_flags
     def decode(self, embedded: Tensor | None = None, *, need_weights: bool = False) -> DecoderOutput:
         """Run the decoder over the captions, with given cells (B, L, D) or the image's own."""
         count = torch.full((len(self.images),), self._count, device=self.images.device)

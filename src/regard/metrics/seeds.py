@@ -12,6 +12,7 @@ from typing import Literal, NamedTuple, cast
 import numpy as np
 
 from regard.errors import DataError, counted
+from regard.flags import takes_flags
 from regard.metrics.significance import score_of_counts
 
 LEVEL = 0.05
@@ -159,6 +160,7 @@ class SeedComparison:
         return high
 
 
+@takes_flags
 def compare_seeds(
     systems: Sequence[RunScore], baselines: Sequence[RunScore], *, paired: bool = False, samples: int = 100_000, seed: int = 12345
 ) -> SeedComparison:
@@ -198,6 +200,7 @@ def compare_seeds(
     Raises:
         DataError: no run, unequal numbers of runs or items, a score or influence that is no finite number or above `LARGEST`, or a single
             run without item scores.
+        ConfigError: `paired` is neither true nor false.
 
     Example:
         >>> good, bad = ([run_score("mean", np.array([[value, 1.0]] * 9)) for value in values] for values in ((7, 8, 9), (1, 2, 3)))

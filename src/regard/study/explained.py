@@ -38,7 +38,7 @@ def is_measured(study: StudyConfig, folder: Path, cell: StudyCell) -> bool:
     path = result_file(folder, cell)
     if not path.exists() or not (study.methods or study.checkpoints):
         return path.exists()
-    found = read_result(path, study.compared_by)
+    found = read_result(path)
     explained = not study.methods or (found.get("methods") or {}).get("asked") == explained_as(study)
     return explained and (not study.checkpoints or found.get("selection") is not None)
 

@@ -86,7 +86,7 @@ def run_study(
     """Do the missing runs of a study.
 
     Every run is a resumable `regard train` in its own process. If a worker is lost, another one resumes its run from the latest checkpoint.
-    Finished runs whose test set has changed are measured again, see `regard.study.results.Outdated`.
+    Finished runs whose test set or metric has changed are measured again, see `regard.study.results.Outdated`.
 
     Args:
         study: the study.
@@ -101,7 +101,8 @@ def run_study(
         0 if all runs are done, otherwise the number of the signal that stopped it.
 
     Raises:
-        ConfigError: see `check_study`; or no run is named so, a test file is missing, or the weights of a run whose test set has changed.
+        ConfigError: see `check_study`; or no run is named so, a test file is missing, or the weights of a run that is to be
+            measured again.
         DataError: a training file cannot be read, or a test file.
         TrainingError: runs failed (the others are done), or another process runs this study.
 

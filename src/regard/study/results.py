@@ -50,11 +50,11 @@ def has_weights(run: Path) -> bool:
     return (run / "model" / "model.safetensors").is_file()
 
 
-def read_result(path: Path, metric: str) -> dict[str, Any]:
+def read_result(path: Path, metric: str | None = None) -> dict[str, Any]:
     """Return the figures of a run.
 
     Raises:
-        ConfigError: the file is damaged, or its main score is another.
+        ConfigError: the file is damaged, or its main score is not this metric.
     """
     again = "remove it to measure the run again"
     try:
@@ -65,8 +65,9 @@ def read_result(path: Path, metric: str) -> dict[str, Any]:
         raise ConfigError(f"{path}: damaged result: {error}; {again}") from error
     if not isinstance(found, dict):
         raise ConfigError(f"{path}: damaged result: expected an object; {again}")
-    if found.get("main") != metric:
-        raise ConfigError(f"{path}: its main score is {found.get('main')}, the study compares by {metric}; {again}")
+    if metric is not None and found.get("main") != metric:
+        measure = "without --report, the command measures again"
+        raise ConfigError(f"{path}: its main score is {found.get('main')}, the study compares by {metric}; {measure}")
     return found
 
 
@@ -174,7 +175,8 @@ def difference(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
 
 
 class Outdated:
-    """Finished runs whose test set is not the study's, or whose results, of an earlier version, do not say it or how it was measured.
+    """Finished runs whose test set or metric is not the study's, or whose results, of an earlier version, do not say it or how it was
+    measured.
 
     Args:
         study: the study.
@@ -183,7 +185,8 @@ class Outdated:
 
     Attributes:
         tested: the test set of every run.
-        changed: keys that differ, by run; none of a run whose result does not name its test set or the signatures of its scores.
+        changed: keys of the test set that differ, and `metric` if that does, by run; none of a run whose result does not name its test
+            set or the signatures of its scores.
         retrained: the files that a finished run was trained on, and whose content is another now.
 
     Raises:
@@ -203,9 +206,12 @@ class Outdated:
                 if (path := result_file(folder, cell)).exists():
                     if files := sets.changed(config, folder / RUNS / cell.name / DATA):
                         self.retrained[cell] = files
-                    found = read_result(path, study.compared_by)
+                    found = read_result(path)
                     before = found.get("tested")
-                    if changed := [] if before is None else difference(before, now):
+                    changed = [] if before is None else difference(before, now)
+                    if found.get("main") != study.compared_by:
+                        changed.append("metric")
+                    if changed:
                         self.changed[cell] = changed
                     elif before is None or "signatures" not in found:
                         self.changed[cell] = []
@@ -229,7 +235,7 @@ class Outdated:
 
         Raises:
             ConfigError: a run was trained on other files than the next ones would be, or its weights are not there and it was measured on
-                another test set, or in an unknown way where other runs of its variant are still to be measured.
+                another test set, by another metric, or in an unknown way where other runs of its variant are still to be measured.
         """
         for cell, files in self.retrained.items():
             raise ConfigError(
@@ -241,7 +247,7 @@ class Outdated:
             if self.changed[cell]:
                 raise ConfigError(
                     f"{self._test_set(cell.data, [cell])}: changed since the run {cell.name} was measured, and its weights are not in "
-                    f"{self._folder / RUNS / cell.name}; restore the test set, take another folder, or remove "
+                    f"{self._folder / RUNS / cell.name}; restore it, take another folder, or remove "
                     f"{result_file(self._folder, cell)} to train it again"
                 )
         if lost:
@@ -273,8 +279,10 @@ class Outdated:
         return found
 
     def _test_set(self, data: str, cells: list[StudyCell]) -> str:
-        keys = sorted({key for cell in cells for key in self.changed[cell]})
-        return f"data.{data}.test ({', '.join(keys)})" if keys else f"data.{data}.test"
+        keys = sorted({key for cell in cells for key in self.changed[cell]} - {"metric"})
+        metric = ["metric"] if any("metric" in self.changed[cell] for cell in cells) else []
+        files = [f"data.{data}.test ({', '.join(keys)})"] if keys else [] if metric else [f"data.{data}.test"]
+        return " and ".join(metric + files)
 
 
 def check_one_test_set(results: Mapping[str, Mapping[str, Any]]) -> list[str]:

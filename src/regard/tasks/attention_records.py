@@ -157,7 +157,11 @@ def translation_records(
             raise ConfigError(f"--target: goes with one sentence, found {len(lines)}")
         if not target.strip():
             raise DataError("no attention to show: --target holds no text")
-        tell_unknown_pairs(translator.run.vocabularies, [(lines[0], target)])
+        vocabularies, limit = translator.run.vocabularies, translator.run.config.data.max_length
+        tell_unknown_pairs(vocabularies, [(lines[0], target)])
+        if not methods:  # which tell it themselves
+            sides = vocabularies.source.encode(lines[0]), vocabularies.target.encode(target)
+            report_cut(int(any(len(side.ids) > limit for side in sides)), limit)
         found = [translator.align_layers(lines[0], target)]
         if found[0] is not None and methods:
             pairs = translation_batches(translator.run, [(lines[0], target)])

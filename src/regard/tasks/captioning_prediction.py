@@ -24,6 +24,7 @@ from regard.data.vocabulary import EOS
 from regard.decoding import Hypothesis, SamplingOptions
 from regard.errors import ConfigError, DataError
 from regard.explanations import CaptionBatch
+from regard.flags import takes_flags
 from regard.models import LayerAttention
 from regard.models.captioning import ShowAttendTell
 from regard.tasks.captioning_data import FeatureRows, IndexedImages, build_preprocessing, normalize_caption
@@ -119,6 +120,7 @@ class Captioner(Predictor[CaptionRun]):
             raise ConfigError(f"attention {mode}: expected sample, argmax or expected, with a run of model.attention=hard")
         choice.mode = mode
 
+    @takes_flags
     def caption(
         self,
         images: Sequence[ImageSource],
@@ -147,6 +149,7 @@ class Captioner(Predictor[CaptionRun]):
         """
         return list(self.stream(images, decoding=decoding, n_best=n_best, sampling=sampling, need_attention=need_attention))
 
+    @takes_flags
     def stream(
         self,
         images: Iterable[ImageSource],
@@ -193,6 +196,7 @@ class Captioner(Predictor[CaptionRun]):
             raise ConfigError(f"{self.run.folder}: does not read features like those of {file.path}, {file.grid} cells of {file.shape[2]}")
         return FeatureRows(file, ids)
 
+    @takes_flags
     def describe(
         self,
         pictures: IndexedImages | Tensor,

@@ -13,6 +13,7 @@ from regard import progress
 from regard.config import ClassificationConfig, EntailmentConfig
 from regard.data.labelled import lowercase_text, pad_tokens
 from regard.data.vocabulary import TokenizedText
+from regard.flags import takes_flags
 from regard.tasks.classification_data import encode_texts
 from regard.tasks.classification_run import SentenceRun, open_sentence_run
 from regard.tasks.predict import Predictor, check_texts, longest_first, predict
@@ -170,6 +171,7 @@ class Classifier(Labeller):
 
     kind = ClassificationConfig
 
+    @takes_flags
     def classify(self, lines: Sequence[str], *, need_weights: bool = False) -> list[LabelPrediction]:
         """Label lines; results do not depend on the other items.
 
@@ -196,6 +198,7 @@ class Entailer(Labeller):
 
     kind = EntailmentConfig
 
+    @takes_flags
     def entail(self, pairs: Sequence[Pair], *, need_weights: bool = False) -> list[LabelPrediction]:
         """Label pairs of (premise, hypothesis); results do not depend on the other items.
 

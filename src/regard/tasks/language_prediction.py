@@ -19,6 +19,7 @@ from regard.data.vocabulary import BOS, EOS, PAD, UNK
 from regard.decoding import DecodingOptions, Hypothesis, SamplingOptions
 from regard.decoding.options import whole_number
 from regard.errors import ConfigError, DataError, NoAttentionError
+from regard.flags import takes_flags
 from regard.tasks.explained_records import token_alternatives
 from regard.tasks.language_training import CHUNK, LanguageRun, open_language_run
 from regard.tasks.predict import Generation, Predictor, check_texts, hypotheses_json, longest_first, predict
@@ -211,6 +212,7 @@ class LanguageModel(Predictor[LanguageRun]):
             return None
         return self.record_tokens(self.run.vocabulary.encode_ids([line])[0], line, alternatives=True)
 
+    @takes_flags
     def record_tokens(self, ids: list[int], line: str, *, alternatives: bool = False) -> AttentionRecord:
         """Return the record of a line from its tokens, without EOS, and the alternatives of each if asked for; the model attends."""
         goals = [*ids, EOS][:MAX_RECORD_TOKENS]

@@ -21,6 +21,7 @@ from regard.data.shortlist import Shortlist
 from regard.data.vocabulary import EOS, NAMES, UNK, TokenizedText, Vocabulary
 from regard.decoding import ForcedPhrases, Hypothesis, Phrase, SamplingOptions
 from regard.errors import ConfigError, DataError
+from regard.flags import takes_flags
 from regard.ops import OutputShortlist
 from regard.tasks.confidence import Calibration, read_calibration
 from regard.tasks.forced_text import ForcedText, Glossary, Terms, check_forced
@@ -133,6 +134,7 @@ class Translator(Predictor[TranslationRun]):
         if images is not None:
             images.folder = Path(folder) if folder is not None else Path() if names in (None, "-") else Path(names).parent
 
+    @takes_flags
     @collector_paused()
     def translate(
         self,
