@@ -10,7 +10,7 @@ from functools import cache, wraps
 from numbers import Integral
 from typing import Annotated, Any, Concatenate, ParamSpec, TypeVar
 
-from annotated_types import Ge, Gt, Le, Lt
+from annotated_types import Ge, Le, Lt
 
 from regard.errors import ConfigError
 
@@ -28,8 +28,6 @@ Dropout = Annotated[float, Ge(0), Lt(1)]
 """A probability of dropping, below 1: the rest is scaled up."""
 Weight = Annotated[float, Ge(0)]
 """A loss weight, 0 or more."""
-Positive = Annotated[float, Gt(0)]
-"""A positive number."""
 SizeOrPair = Annotated[Size | tuple[Size, Size], "should be a whole number of at least 1, or a pair (height, width) of them for a grid"]
 """A length, or a height and a width; the message of a wrong one is the text."""
 

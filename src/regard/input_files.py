@@ -30,6 +30,7 @@ def open_input(path: str | Path) -> io.BufferedReader:
         ...     file.read()
         b''
     """
+    check_name(path)
     if not stat.S_ISFIFO(os.stat(path).st_mode):
         file = open(path, "rb")  # noqa: SIM115 - the caller closes it
         if is_device(os.fstat(file.fileno())) and not file.isatty():
@@ -43,6 +44,19 @@ def open_input(path: str | Path) -> io.BufferedReader:
         return open(path, "rb")
     finally:
         told.cancel()
+
+
+def check_name(path: object) -> None:
+    """Refuse what is no name of a file; a number would be taken for a file that is already open.
+
+    Raises:
+        OSError: it is none.
+
+    Example:
+        >>> check_name("a.txt")
+    """
+    if not isinstance(path, str | os.PathLike):
+        raise OSError(errno.EINVAL, "expected the name of a file")
 
 
 def folder_names(folder: Path) -> set[str]:

@@ -116,9 +116,9 @@ def test_a_test_of_thousands_of_examples_does_not_overflow() -> None:
         (lambda: calibration_error([1.5], [True]), "numbers from 0 to 1"),
         (lambda: calibration_error([math.nan], [True]), "numbers from 0 to 1"),
         (lambda: calibration_error([0.5], [True], bins=0), "bins 0"),
-        (lambda: calibration_error([0.5], [True], bins=2.5), "bins 2.5"),
+        (lambda: calibration_error([0.5], [True], bins=2.5), "bins must be a whole number, found 2.5"),
         (lambda: calibration_error([0.5, 0.5], ["false", "true"]), "correct: expected True or False for each probability"),
-        (lambda: accuracy("abc", "abd"), "expected lists of labels, found one text"),
+        (lambda: accuracy("abc", "abd"), "predicted must be a list of labels"),
         (lambda: wilson_interval(3, 2), "3 correct of 2"),
     ],
 )

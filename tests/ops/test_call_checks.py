@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from regard import ops
-from regard.attention import Areas, Attention, CosineScore, DotScore, HardChoice, MonotonicWindow, MultiHeadAttention
+from regard.attention import Areas, Attention, CosineScore, DotScore, HardChoice, KeyValueAttention, MonotonicWindow, MultiHeadAttention
 from regard.errors import ConfigError, RangeError, RegardError, ShapeError
 
 Y, X = torch.randn(2, 3, 4), torch.randn(1, 2, 3, 4)
@@ -39,6 +39,12 @@ def test_no_operation_fails_in_other_words(name: str, given: Any) -> None:
     call |= {each.name: NUMBERS.get(each.name, 1) for each in asked if each.default is each.empty and each.name not in call}
     with suppress(RegardError) if isinstance(given, torch.Tensor) else pytest.raises(RegardError):
         function(**call)
+
+
+def copied(label_smoothing: Any) -> Any:
+    weights, places, goals = torch.full((1, 2, 3), 1 / 3), torch.zeros(1, 3, dtype=torch.long), torch.ones(1, 2, dtype=torch.long)
+    real = goals > 0
+    return ops.copy_loss(torch.zeros(1, 2, 5), torch.zeros(1, 2), weights, places, goals, real=real, label_smoothing=label_smoothing)
 
 
 REFUSED: dict[str, tuple[Callable[[], Any], type[RegardError], str]] = {
@@ -67,7 +73,11 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[RegardError], str]] = {
     "eps": (lambda: ops.residual(Y, Y, eps=-1), ConfigError, "residual: eps must be a finite number of at least 0, found -1"),
     "epsilon": (lambda: ops.window_moments(Y, 2, epsilon=math.nan), ConfigError, "epsilon must be a finite number of at least 0"),
     "epsilon of tables": (lambda: ops.area_features(Y, 2, epsilon=-1.0), ConfigError, "epsilon must be a finite number of at least 0"),
-    "temperature": (lambda: ops.area_softmax(Y, temperature=0), ConfigError, "area_softmax: temperature must be above 0, found 0"),
+    "temperature": (
+        lambda: ops.area_softmax(Y, temperature=0),
+        ConfigError,
+        "area_softmax: temperature must be above 0 and finite, found 0",
+    ),
     "temperature that is infinite": (
         lambda: ops.area_attention(X, X, X, max_area=2, temperature=math.inf),
         ConfigError,
@@ -109,6 +119,52 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[RegardError], str]] = {
     "negative ids": (lambda: ops.copy_places(-IDS, 7), RangeError, r"source\[0, 0\] is -1"),
     "ids of one axis": (lambda: ops.copy_places(IDS[0], 7), ShapeError, r"copy_places: source must have two axes, \(B, S\), found \(2,\)"),
     "fractional ids": (lambda: ops.copy_goals(IDS.float(), IDS, 7, unknown=1), ShapeError, "target must hold whole numbers"),
+    "half an unknown": (lambda: ops.copy_goals(IDS, IDS, 7, unknown=1.0), ConfigError, "unknown must be a whole number"),  # type: ignore[arg-type]
+    "smoothing of copies": (
+        lambda: copied(math.nan),
+        ConfigError,
+        "copy_loss: label_smoothing must be at least 0 and less than 1, found nan",
+    ),
+    "smoothing that is none": (lambda: copied(None), ConfigError, "copy_loss: label_smoothing must be"),
+    "a tiny temperature": (
+        lambda: ops.area_softmax(Y, temperature=1e-39),
+        ConfigError,
+        "temperature must be at least 2.9e-39, found 1e-39",
+    ),
+    "a tiny temperature of areas": (
+        lambda: ops.area_attention(X, X, X, max_area=2, temperature=1e-39),
+        ConfigError,
+        "area_attention: temperature must be at least 2.9e-39, found 1e-39",
+    ),
+    "a tiny temperature of a module": (lambda: Areas(2, temperature=1e-320), ConfigError, "temperature should be greater than or equal to"),
+    "half a radius": (lambda: ops.window_mask(torch.ones(1), 3, 1.5), ConfigError, "radius must be a whole number of at least 0"),  # type: ignore[arg-type]
+    "half a window": (lambda: ops.gaussian_window(torch.ones(1), 3, 1.5), ConfigError, "radius must be a whole number of at least 1"),  # type: ignore[arg-type]
+    "a bias in words": (lambda: ops.Linear(2, 2, bias="false"), ConfigError, "Linear: bias may be True or False, found 'false'"),  # type: ignore[arg-type]
+    "a size in words": (lambda: ops.Linear("3", 2), ConfigError, "Linear: in_features must be a whole number of at least 0, found '3'"),  # type: ignore[arg-type]
+    "a size that is true": (lambda: ops.Linear(2, True), ConfigError, "Linear: out_features must be a whole number"),
+    "keys that are none": (lambda: ops.area_keys("x", 2), ShapeError, "^area_keys: key must be a tensor, found str"),  # type: ignore[arg-type]
+    "no query beside a sharpness": (
+        lambda: ops.cosine_scores(None, Y, 1.0),
+        ShapeError,
+        "cosine_scores: query must be a tensor, found None",
+    ),  # type: ignore[arg-type]
+    "batches that differ beside a sharpness": (
+        lambda: ops.cosine_scores(Y, torch.randn(5, 3, 4), 1.0),
+        ShapeError,
+        "cosine_scores: cannot be computed of query",
+    ),
+    "a mode of keys": (lambda: ops.area_keys(Y, 2, mode="x"), ConfigError, "area_keys: mode: 'x' is none of mean, max"),
+    "integers to penalize": (lambda: ops.redundancy_penalty(IDS[None]), ShapeError, "weights must hold floating-point numbers"),
+    "complex weights": (lambda: ops.doubly_stochastic_penalty(W.to(torch.complex64)), ShapeError, "weights must hold floating-point"),
+    "integers for probabilities": (lambda: ops.score_function_loss(IDS, IDS, IDS), ShapeError, "advantage must hold floating-point"),
+    "integers for scores": (lambda: ops.location_scores(IDS, 2), ShapeError, "projected must hold floating-point numbers"),
+    "three parts and a half": (lambda: KeyValueAttention(6, 2, parts=1.0), ConfigError, "parts should be 1, 2 or 3, found 1.0"),  # type: ignore[arg-type]
+    "a negative count of coins": (lambda: HardChoice("sample").soft_rows(-1), ConfigError, "size must be a whole number of at least 0"),
+    "a position nobody reads": (
+        lambda: (module := Attention(DotScore())).attend(Y, module.memory(Y), position="abc"),  # type: ignore[arg-type]
+        ConfigError,
+        "position must be a whole number",
+    ),
     "an unknown unknown": (lambda: ops.copy_goals(IDS, IDS, 7, unknown=99), ConfigError, "unknown must be a number from 0 to 6, found 99"),
 }
 
@@ -118,6 +174,23 @@ def test_what_cannot_be_meant_is_refused(name: str) -> None:
     call, error, message = REFUSED[name]
     with pytest.raises(error, match=message):
         call()
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("normalizer", ["softmax", "sparsemax", "entmax15"])
+def test_a_small_temperature_takes_the_best(normalizer: Any, dtype: torch.dtype) -> None:
+    scores = torch.tensor([[1.0, 3.0, 2.0, 9.0], [-math.inf, -2.0, -3.0, 9.0], [7.0, 7.0, 7.0, 9.0]], dtype=dtype, requires_grad=True)
+    mask = torch.tensor([[True, True, True, False], [True, True, True, False], [False] * 4])
+    weights = ops.area_softmax(scores, mask, temperature=1e-38, normalizer=normalizer)
+    assert weights.tolist() == [[0, 1, 0, 0], [0, 1, 0, 0], [0] * 4]
+    weights.sum().backward()
+    assert scores.grad is not None
+    assert scores.grad.isfinite().all()
+    half = ops.area_softmax(scores, mask, temperature=0.5, normalizer=normalizer)
+    torch.testing.assert_close(half, ops.normalize(scores * 2, mask, normalizer=normalizer))
+    for wrong in (math.nan, math.inf):
+        scores = torch.tensor([[1.0, wrong, 2.0]], dtype=dtype)
+        assert ops.area_softmax(scores, temperature=0.5).isnan().all()
 
 
 def test_whole_numbers_of_numpy_are_sizes() -> None:

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import torch
+from annotated_types import Ge, Le
 from torch import Tensor, nn
 
 from regard import ops
-from regard.constructor_checks import Positive, Size, SizeOrPair, checked
+from regard.constructor_checks import Size, SizeOrPair, checked
 from regard.errors import ConfigError
 from regard.ops.area_windows import check_areas
 from regard.ops.call_checks import takes_tensors
-from regard.ops.materialized_areas import LEARNED_KEY_MODES, AreaWeights, check_modes, hidden_parts
-from regard.ops.number_checks import check_scale, check_share
+from regard.ops.materialized_areas import KEY_MODES, LEARNED_KEY_MODES, VALUE_MODES, AreaWeights, check_mode, hidden_parts
+from regard.ops.number_checks import LARGEST_SCALE, LEAST_TEMPERATURE, check_scale, check_share
 from regard.ops.reference import AreaResult, area_attention
 from regard.ops.sparsemax import Normalizer
+
+Temperature = Annotated[float, Ge(LEAST_TEMPERATURE), Le(LARGEST_SCALE)]
 
 
 class Areas(nn.Module):
@@ -57,11 +62,12 @@ class Areas(nn.Module):
         value_mode: str = "sum",
         dim: Size | None = None,
         top_k: Size | None = None,
-        temperature: Positive = 1.0,
+        temperature: Temperature = 1.0,
     ) -> None:
         super().__init__()
         check_areas(max_area, grid)
-        check_modes(key_mode, value_mode)
+        check_mode("key_mode", key_mode, KEY_MODES)
+        check_mode("value_mode", value_mode, VALUE_MODES)
         self.max_area, self.grid = max_area, grid
         self.key_mode, self.value_mode = key_mode, value_mode
         self.top_k, self.temperature = top_k, temperature

@@ -12,6 +12,7 @@ from regard.constructor_checks import Count, Share, Weight, checked
 from regard.errors import ConfigError, ShapeError
 from regard.ops.call_checks import takes_tensors
 from regard.ops.masks import check_boolean
+from regard.ops.number_checks import check_count
 from regard.ops.tensor_checks import check_not_negative, refuse_others
 
 Mode = Literal["sample", "argmax", "expected"]
@@ -85,7 +86,11 @@ class HardChoice(nn.Module):
         """Toss the half-soft coin for `size` examples: (size,) bool, True = use the expected weights.
 
         For decoders: toss once per batch, pass the result as `soft` at every step.
+
+        Raises:
+            ConfigError: `size` is no whole number of at least 0.
         """
+        check_count("soft_rows", "size", size)
         coins = 1 if self.half_soft_per == "batch" else size
         soft = torch.empty(coins, device=device).uniform_(generator=generator) < self.half_soft
         if self.soft_batches:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from typing import Literal, NamedTuple
+from typing import Annotated, NamedTuple
 
 import torch
 import torch.nn.functional as F
+from annotated_types import Ge, Lt
 from torch import Tensor, nn
 
 from regard import ops
@@ -18,6 +19,8 @@ from regard.ops.call_checks import takes_tensors
 from regard.ops.masks import check_key_mask
 from regard.ops.sparsemax import Normalizer
 from regard.ops.tensor_checks import check_states
+
+Parts = Annotated[int, Ge(1), Lt(4), "should be 1, 2 or 3"]
 
 
 class KeyValueMemory(NamedTuple):
@@ -85,7 +88,7 @@ class KeyValueAttention(nn.Module):
         input_dim: Size,
         window: Size,
         *,
-        parts: Literal[1, 2, 3] = 2,
+        parts: Parts = 2,
         dropout: Dropout = 0.0,
         normalizer: Normalizer = "softmax",
     ) -> None:

@@ -172,6 +172,8 @@ class Attention(nn.Module):
             places = None if self.areas is None else self.areas.center(memory.mask.shape[1], query.device)
             window, factor = self.window(query, memory.lengths, memory.mask.shape[1], position, places=places)
             allowed = allowed & window
+        else:
+            check_position("attend", position)
         if self.areas is not None:
             allowed = self.areas.mask(allowed)
         if mask is not None:

@@ -24,7 +24,7 @@ from typing import Any, BinaryIO, cast
 
 from regard.data.encodings import Validation, refuse_binary, refuse_other_encoding
 from regard.errors import DataError, os_reason
-from regard.input_files import is_device, open_input
+from regard.input_files import check_name, is_device, open_input
 from regard.progress import message, stage
 
 CHUNK_BYTES = 1 << 20
@@ -470,6 +470,7 @@ def stat_rereadable(path: str | Path) -> os.stat_result:
         0
     """
     try:
+        check_name(path)
         found = os.stat(path)
     except (OSError, ValueError) as error:
         raise unreadable(path, error) from error

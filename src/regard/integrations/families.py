@@ -86,8 +86,9 @@ def select_layers(layers: dict[str, nn.Module], wanted: int | Collection[int] | 
         raise ConfigError(f"layers: expected a whole number, or numbers of layers, found {shown(wanted)}")
     numbers = {name: next((int(part) for part in name.split(".") if part.isdigit()), None) for name in layers}
     there = {number for number in numbers.values() if number is not None}
-    asked = set(range(int(cast(int, wanted)))) if several is None else set(map(int, several))
-    if not asked or not asked <= there:
+    # A range, as a large number is no reason to make a large set.
+    asked = range(int(cast(int, wanted))) if several is None else set(map(int, several))
+    if not asked or len(asked) > len(there) or not there.issuperset(asked):
         most = f"this model has {len(there)} layers" if several is None else f"the layers of this model are {sorted(there)}"
         raise ConfigError(f"layers: found {shown(wanted)}; {most}")
     return {name for name, number in numbers.items() if number in asked}

@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from regard.arguments import takes_arguments
 from regard.errors import DataError
 from regard.metrics.score import Score, check_parallel
 
 
+@takes_arguments
 def token_accuracy(correct: int, tokens: int) -> Score:
     """Compute the share of target tokens that the model ranks first under teacher forcing.
 
@@ -33,6 +35,7 @@ def token_accuracy(correct: int, tokens: int) -> Score:
     return Score("token accuracy", 100.0 * correct / tokens, "%", f"ntokens:{tokens}|prefix:reference")
 
 
+@takes_arguments
 def exact_match(hypotheses: Sequence[str], references: Sequence[str]) -> Score:
     """Compute the share of lines that equal their reference character by character.
 
@@ -55,6 +58,7 @@ def exact_match(hypotheses: Sequence[str], references: Sequence[str]) -> Score:
     return Score("exact match", 100.0 * equal / len(references), "%", f"nlines:{len(references)}|case:mixed|space:yes")
 
 
+@takes_arguments
 def perplexity(nll_sum: float, tokens: int) -> Score:
     """Compute perplexity, exp(nll_sum / tokens).
 

@@ -11,12 +11,14 @@ from typing import Any
 
 import numpy as np
 
+from regard.arguments import takes_arguments
 from regard.errors import DataError
 from regard.metrics.score import Score
 
 Links = AbstractSet[tuple[int, int]]
 
 
+@takes_arguments
 def links_from_weights(weights: Any) -> set[tuple[int, int]]:
     """Link every target token to the source token it attends to most.
 
@@ -49,6 +51,7 @@ def links_from_weights(weights: Any) -> set[tuple[int, int]]:
     return {(target, int(source)) for target, source in enumerate(best) if matrix[target].any()}
 
 
+@takes_arguments
 def alignment_error_rate(found: Any, sure: Any, possible: Any = None) -> Score:
     """Compute the alignment error rate (Och and Ney, 2003, section 6).
 

@@ -10,6 +10,7 @@ from functools import lru_cache
 
 import numpy as np
 
+from regard.arguments import takes_arguments
 from regard.errors import DataError, counted
 from regard.metrics.caption_tokens import TOKENIZER, caption_tokens
 from regard.metrics.score import Score
@@ -56,6 +57,7 @@ class DocumentFrequencies:
             raise DataError(f"document frequencies of {self.documents} documents: expected 1 or more")
 
 
+@takes_arguments
 def document_frequencies(references: Sequence[Sequence[str | CaptionTokens]]) -> DocumentFrequencies:
     """Count document frequencies, so that CIDEr on a few images can use those of many.
 
@@ -77,6 +79,7 @@ def document_frequencies(references: Sequence[Sequence[str | CaptionTokens]]) ->
     return _frequencies([[_ngrams(reference) for reference in item] for item in tokens])
 
 
+@takes_arguments
 def caption_scores(
     references: Sequence[Sequence[str | CaptionTokens]],
     hypotheses: Sequence[str | CaptionTokens],

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+from regard.errors import DataError, shown
+
 # Named in the signature of every score of texts.
 TOKENIZER = "regard-ptb"
 
@@ -66,10 +68,15 @@ def caption_tokens(text: str) -> list[str]:
     Returns:
         The tokens.
 
+    Raises:
+        DataError: the caption is no text.
+
     Example:
         >>> caption_tokens("A man's T-shirt doesn't fit, at 10:30 p.m.")
         ['a', 'man', "'s", 't-shirt', 'does', "n't", 'fit', 'at', '10:30', 'p.m.']
     """
+    if not isinstance(text, str):
+        raise DataError(f"caption_tokens: text must be text, found {shown(text)}")
     tokens = []
     for token in _TOKEN.findall(text.lower().translate(PLAIN)):
         tokens += JOINED.get(token) or (BRACKETS.get(token, token),)

@@ -9,6 +9,7 @@ from numbers import Integral
 
 import numpy as np
 
+from regard.arguments import Labels, takes_arguments
 from regard.errors import DataError, listed, shown
 from regard.metrics.score import Score
 
@@ -16,7 +17,8 @@ from regard.metrics.score import Score
 _Z = 1.959963984540054
 
 
-def accuracy(predicted: Sequence[str], expected: Sequence[str]) -> Score:
+@takes_arguments
+def accuracy(predicted: Labels, expected: Labels) -> Score:
     """Compute the share of examples with the correct label.
 
     Args:
@@ -39,6 +41,7 @@ def accuracy(predicted: Sequence[str], expected: Sequence[str]) -> Score:
     return Score("accuracy", 100.0 * correct / len(expected), "%", f"n:{len(expected)}|ci95:wilson {100 * low:.2f}-{100 * high:.2f}")
 
 
+@takes_arguments
 def wilson_interval(correct: int, total: int) -> tuple[float, float]:
     """Return the 95 % interval of a proportion, low and high in [0, 1] (Wilson 1927).
 
@@ -81,7 +84,8 @@ class ConfusionMatrix:
         return rows
 
 
-def confusion_matrix(predicted: Sequence[str], expected: Sequence[str], labels: Sequence[str]) -> ConfusionMatrix:
+@takes_arguments
+def confusion_matrix(predicted: Labels, expected: Labels, labels: Labels) -> ConfusionMatrix:
     """Compute the confusion matrix.
 
     Args:
@@ -108,7 +112,8 @@ def confusion_matrix(predicted: Sequence[str], expected: Sequence[str], labels: 
     return ConfusionMatrix(tuple(labels), counts)
 
 
-def macro_f1(predicted: Sequence[str], expected: Sequence[str]) -> Score:
+@takes_arguments
+def macro_f1(predicted: Labels, expected: Labels) -> Score:
     """Compute the unweighted mean of F1 over labels.
 
     Args:
@@ -135,7 +140,8 @@ def macro_f1(predicted: Sequence[str], expected: Sequence[str]) -> Score:
     return Score("macro-F1", value, "0-100", f"n:{len(expected)}|labels:{len(labels)}|zero division:0")
 
 
-def macro_f1_counts(predicted: Sequence[str], expected: Sequence[str]) -> np.ndarray:
+@takes_arguments
+def macro_f1_counts(predicted: Labels, expected: Labels) -> np.ndarray:
     """Return the counts of each example from whose sums `macro_f1_of_counts` computes macro-F1.
 
     Args:
@@ -170,6 +176,7 @@ def macro_f1_of_counts(counts: np.ndarray) -> float:
     return 100.0 * float(np.mean(2 * hits[there] / both[there])) if there.any() else 0.0
 
 
+@takes_arguments
 def calibration_error(probabilities: Sequence[float] | np.ndarray, correct: Sequence[bool] | np.ndarray, *, bins: int = 15) -> Score:
     """Compute the expected calibration error: the gap between confidence and accuracy.
 
@@ -226,7 +233,8 @@ class AccuracyComparison:
     p_value: float
 
 
-def compare_accuracy(predicted: Sequence[str], baseline: Sequence[str], expected: Sequence[str]) -> AccuracyComparison:
+@takes_arguments
+def compare_accuracy(predicted: Labels, baseline: Labels, expected: Labels) -> AccuracyComparison:
     """Compare two systems' labels with McNemar's exact test.
 
     The interval of the difference is Wald's for paired proportions.
@@ -257,9 +265,7 @@ def compare_accuracy(predicted: Sequence[str], baseline: Sequence[str], expected
     return AccuracyComparison(100 * share, (100 * (share - half), 100 * (share + half)), gain, loss, p_value)
 
 
-def _check(predicted: Sequence[str], expected: Sequence[str]) -> None:
-    if isinstance(predicted, str) or isinstance(expected, str):
-        raise DataError("expected lists of labels, found one text")
+def _check(predicted: Labels, expected: Labels) -> None:
     if len(predicted) != len(expected):
         raise DataError(f"{len(predicted)} predicted labels, but {len(expected)} expected ones")
     if not expected:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
+from regard.arguments import takes_arguments
 from regard.errors import DataError, MissingExtraError, missing_extra
 from regard.metrics.caption_tokens import TOKENIZER, caption_tokens
 from regard.metrics.score import Score
@@ -17,6 +18,7 @@ JAR = "meteor-1.5.jar"
 DIVIDER = "|||"
 
 
+@takes_arguments
 def meteor(
     references: Sequence[Sequence[str | Sequence[str]]], hypotheses: Sequence[str | Sequence[str]]
 ) -> tuple[Score, tuple[float, ...]]:

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from regard.arguments import takes_arguments
 from regard.errors import DataError
 from regard.metrics.score import Score
 
@@ -45,6 +46,7 @@ class CorrectnessScores:
     uniform: Score
 
 
+@takes_arguments
 def cell_coverage(region: Any, grid: tuple[int, int]) -> np.ndarray:
     """Compute the share of each cell inside a region.
 
@@ -67,6 +69,7 @@ def cell_coverage(region: Any, grid: tuple[int, int]) -> np.ndarray:
     return (rows @ pixels @ columns.T).reshape(-1)
 
 
+@takes_arguments
 def cell_hits(region: Any, grid: tuple[int, int], *, tolerance: float = 0.0) -> np.ndarray:
     """Return which cells count as hits: those whose centre lies inside a region, or near it (Zhang et al., 2016).
 
@@ -99,6 +102,7 @@ def cell_hits(region: Any, grid: tuple[int, int], *, tolerance: float = 0.0) -> 
     return (squared <= tolerance**2).reshape(-1)
 
 
+@takes_arguments
 def box_region(boxes: Sequence[Sequence[float]], height: int, width: int) -> np.ndarray:
     """Mark the pixels whose centres lie in one of the boxes.
 
@@ -127,6 +131,7 @@ def box_region(boxes: Sequence[Sequence[float]], height: int, width: int) -> np.
     return region
 
 
+@takes_arguments
 def pointing_accuracy(weights: Any, hits: Any, *, objects: Sequence[int] | None = None) -> PointingScores:
     """Compute how often the cell with the maximum weight is a hit, with two chance levels.
 
@@ -165,6 +170,7 @@ def pointing_accuracy(weights: Any, hits: Any, *, objects: Sequence[int] | None 
     )
 
 
+@takes_arguments
 def attention_correctness(weights: Any, coverage: Any) -> CorrectnessScores:
     """Compute the attention mass inside the region (Liu et al., 2017), with that of uniform attention.
 
@@ -198,6 +204,7 @@ def attention_correctness(weights: Any, coverage: Any) -> CorrectnessScores:
     )
 
 
+@takes_arguments
 def attention_entropy(weights: Any) -> Score:
     """Compute the mean entropy of attention in nats: 0 for one cell, log L for uniform weights over L cells.
 

@@ -53,16 +53,13 @@ def check_parallel(hypotheses: Sequence[str], references: Sequence[str]) -> None
         None.
 
     Raises:
-        DataError: a string instead of a list, an empty list, or lengths that differ.
+        DataError: an empty list, or lengths that differ.
 
     Example:
         >>> check_parallel(["a", "b"], ["a"])
         Traceback (most recent call last):
         regard.errors.DataError: 2 hypotheses, but 1 reference: a line of each is expected
     """
-    for name, lines in (("hypotheses", hypotheses), ("references", references)):
-        if isinstance(lines, str):
-            raise DataError(f"{name}: expected a list of lines, found one string")
     if len(hypotheses) != len(references):
         raise DataError(
             f"{counted(len(hypotheses), 'hypothesis', 'hypotheses')}, but {counted(len(references), 'reference')}: "

@@ -11,8 +11,8 @@ from typing import Literal, NamedTuple, cast
 
 import numpy as np
 
+from regard.arguments import takes_arguments
 from regard.errors import DataError, counted
-from regard.flags import takes_flags
 from regard.metrics.significance import score_of_counts
 
 LEVEL = 0.05
@@ -21,6 +21,7 @@ MAX_SEEDS = 1000
 """More seeds than that are not looked for."""
 LARGEST = 1e140
 """Of a score or an influence; the squares of larger ones are no finite numbers."""
+MAX_SAMPLES = 100_000_000
 DRAWS_TO_PLAN = 20_000
 MANY_ITEMS = 100
 """From that many test items on, their mean counts as normal."""
@@ -120,6 +121,7 @@ class SeedComparison:
         room = (self.difference / _normal(1 - level / 2)) ** 2 - (self.item_error or 0.0) ** 2
         return math.sqrt(room / sum(1 / runs for runs in self.runs)) if room > 0 and self.p_value < level else None
 
+    @takes_arguments
     def seeds_needed(self, power: float = 0.8, *, level: float = LEVEL) -> int | None:
         """Return the seeds per variant needed to detect a difference of this size, at the observed spread.
 
@@ -160,7 +162,7 @@ class SeedComparison:
         return high
 
 
-@takes_flags
+@takes_arguments
 def compare_seeds(
     systems: Sequence[RunScore], baselines: Sequence[RunScore], *, paired: bool = False, samples: int = 100_000, seed: int = 12345
 ) -> SeedComparison:
@@ -194,12 +196,12 @@ def compare_seeds(
         systems: the n runs of the system, see `run_score`.
         baselines: the n runs of the baseline, on the same N items.
         paired: the n-th runs of both belong together.
-        samples: draws, at least 1.
+        samples: draws, 1 to 100,000,000.
         seed: seed of NumPy's default generator, 0 or more.
 
     Raises:
         DataError: no run, unequal numbers of runs or items, a score or influence that is no finite number or above `LARGEST`, or a single
-            run without item scores.
+            run without item scores; samples or a seed outside of these.
         ConfigError: `paired` is neither true nor false.
 
     Example:
@@ -210,6 +212,8 @@ def compare_seeds(
         >>> compare_seeds(good, bad, paired=True).spreads       # good is better by 6 with every seed
         (0.0,)
     """
+    if not 1 <= samples <= MAX_SAMPLES or seed < 0:
+        raise DataError(f"compare_seeds: expected samples of 1 to {MAX_SAMPLES:,} and a seed of 0 or more, found {samples} and {seed}")
     if not systems or not baselines:
         raise DataError(f"{len(systems)} runs of the system, {len(baselines)} of the baseline: at least one of each is expected")
     if len(systems) != len(baselines):

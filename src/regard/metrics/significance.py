@@ -10,6 +10,7 @@ import numpy as np
 from sacrebleu.metrics.base import Metric
 
 from regard import progress
+from regard.arguments import takes_arguments
 from regard.errors import DataError, shown
 from regard.metrics.caption import bleu_of_caption_counts
 from regard.metrics.classification import macro_f1_of_counts
@@ -51,6 +52,7 @@ class Comparison:
     seed: int
 
 
+@takes_arguments
 def paired_bootstrap(
     hypotheses: Sequence[str],
     baseline: Sequence[str],
@@ -134,6 +136,7 @@ def _bootstrap(
     )
 
 
+@takes_arguments
 def item_counts(metric: Literal["bleu", "chrf"], hypotheses: Sequence[str], references: Sequence[str]) -> np.ndarray:
     """Return the counts per line of a corpus score: (N, D), see `score_of_counts`.
 

@@ -10,8 +10,8 @@ from numbers import Integral
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 
+from regard.arguments import takes_arguments
 from regard.errors import DataError, shown
-from regard.flags import takes_flags
 from regard.metrics.score import Score, check_parallel
 
 # sacrebleu's tokenizers without a download or another package.
@@ -25,6 +25,7 @@ class BleuDetails:
     Attributes:
         score: BLEU as `bleu` returns it.
         precisions: modified n-gram precisions for n = 1 up to the order, 0 to 100, smoothed as the signature says.
+        matches: the n-grams of hypotheses that are in their references, for each n; of none, the precision is smoothing alone.
         brevity_penalty: 0 to 1; 1 if the hypotheses are at least as long as the references.
         hypothesis_length: tokens in all hypotheses.
         reference_length: tokens in all references.
@@ -32,6 +33,7 @@ class BleuDetails:
 
     score: Score
     precisions: tuple[float, ...]
+    matches: tuple[int, ...]
     brevity_penalty: float
     hypothesis_length: int
     reference_length: int
@@ -52,7 +54,7 @@ class LengthRow:
     score: Score | None
 
 
-@takes_flags
+@takes_arguments
 def bleu(
     hypotheses: Sequence[str], references: Sequence[str], *, lowercase: bool = False, tokenize: str = "13a", max_order: int = 4
 ) -> Score:
@@ -78,7 +80,7 @@ def bleu(
     return bleu_details(hypotheses, references, lowercase=lowercase, tokenize=tokenize, max_order=max_order).score
 
 
-@takes_flags
+@takes_arguments
 def bleu_details(
     hypotheses: Sequence[str], references: Sequence[str], *, lowercase: bool = False, tokenize: str = "13a", max_order: int = 4
 ) -> BleuDetails:
@@ -107,7 +109,8 @@ def bleu_details(
     name = "BLEU" if max_order == 4 else f"BLEU-{max_order}"
     # exp(log(100)) rounds to slightly above 100, the maximum.
     score = Score(name, min(float(result.score), 100.0), "0-100", str(metric.get_signature()))
-    return BleuDetails(score, tuple(map(float, result.precisions)), float(result.bp), int(result.sys_len), int(result.ref_len))
+    precisions, matches = tuple(map(float, result.precisions)), tuple(map(int, result.counts))
+    return BleuDetails(score, precisions, matches, float(result.bp), int(result.sys_len), int(result.ref_len))
 
 
 def has_four_words(references: Iterable[str], *, tokenize: str = "13a") -> bool:
@@ -128,7 +131,7 @@ def has_four_words(references: Iterable[str], *, tokenize: str = "13a") -> bool:
     return any(len(divide(line).split()) >= 4 for line in references)
 
 
-@takes_flags
+@takes_arguments
 def chrf(hypotheses: Sequence[str], references: Sequence[str], *, lowercase: bool = False, word_order: int = 0) -> Score:
     """Compute corpus chrF (Popovic, 2015), or chrF++ with `word_order=2`, with sacrebleu.
 
@@ -155,7 +158,7 @@ def chrf(hypotheses: Sequence[str], references: Sequence[str], *, lowercase: boo
     return Score(result.name, min(float(result.score), 100.0), "0-100", str(metric.get_signature()))
 
 
-@takes_flags
+@takes_arguments
 def bleu_by_length(
     hypotheses: Sequence[str],
     references: Sequence[str],

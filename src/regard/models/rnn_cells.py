@@ -10,13 +10,25 @@ from torch import Tensor, nn
 
 from regard import ops
 from regard.constructor_checks import Count, Dropout, Size, checked
+from regard.errors import ShapeError, counted
+from regard.flags import takes_flags
+from regard.ops.number_checks import check_count
 from regard.ops.recurrent_layer import run_layer, supports
+from regard.ops.tensor_checks import Argument, Signature, is_plain
 
 CellKind = Literal["gru", "lstm", "tanh"]
 Layers = tuple[tuple[Tensor, ...], ...]
 """The state of stacked layers: for each its parts, (hidden,) or (hidden, cell)."""
 
 GATES = {"gru": 3, "lstm": 4, "tanh": 1}
+_STEP = Signature("RecurrentCell", Argument("projected", "... G"), Argument("hidden", "... H"), Argument("cell", "... H", optional=True))
+_STEPS = Signature(
+    "RecurrentCell.run",
+    Argument("projected", "B T G"),
+    Argument("hidden", "B H"),
+    Argument("cell", "B H", optional=True),
+    Argument("mask", "B T", dtype="bool", optional=True),
+)
 
 
 class RecurrentCell(nn.Module):
@@ -52,11 +64,17 @@ class RecurrentCell(nn.Module):
 
     def initial(self, batch_size: int) -> tuple[Tensor, ...]:
         """Return the zero state: (hidden,) or (hidden, cell), each (N, H)."""
+        check_count("RecurrentCell.initial", "batch_size", batch_size)
         zero = self.weight.new_zeros(batch_size, self.hidden_size)
         return (zero, zero) if self.kind == "lstm" else (zero,)
 
     def forward(self, projected: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        """Take one step: gate inputs (N, G H) with biases, state of (N, H) parts -> new state; its first part is the output."""
+        """Take one step: gate inputs (N, G H) with biases, state of (N, H) parts -> new state; its first part is the output.
+
+        Raises:
+            ShapeError: the tensors do not fit each other or the cell.
+        """
+        self._check(_STEP, projected, state)
         recurrent = ops.linear(state[0], self.weight)
         if self.kind == "gru":
             assert self.bias is not None
@@ -65,19 +83,29 @@ class RecurrentCell(nn.Module):
             return ops.lstm_gates(projected + recurrent, state[1])
         return (torch.tanh(projected + recurrent),)
 
+    @takes_flags
     def run(
         self, projected: Tensor, state: tuple[Tensor, ...], *, mask: Tensor | None = None, backward: bool = False
     ) -> tuple[Tensor, tuple[Tensor, ...]]:
         """Take all steps: gate inputs (B, T, G H), the state before them -> the outputs (B, T, H) and the state behind them.
 
         Where `mask` (B, T) bool is False, the state stays and the output is 0. `backward` begins at the last position. In the native
-        library if it supports the cell: one node of autograd, differentiable once in float32.
+        library if it supports the cell and no hook asks for its steps: one node of autograd, differentiable once in float32.
+
+        Raises:
+            ShapeError: the tensors do not fit each other or the cell.
         """
-        full = [True] * projected.shape[1] if mask is None else mask.all(0).tolist()
+        self._check(_STEPS, projected, state, mask)
+        size = projected.shape[1]
+        # Which positions all rows have; while a graph is traced none counts as such.
+        known = mask is not None and is_plain(mask) and not mask.is_meta
+        full = mask.all(0).tolist() if known else [mask is None] * size
         mask = None if all(full) else mask
-        if self.kind != "tanh" and supports(projected, self.weight, self.bias, state, mask):
+        if self.kind != "tanh" and self._is_usual() and supports(projected, self.weight, self.bias, state, mask):
             return run_layer(projected, self.weight, self.bias, state, mask, backward=backward)
-        steps, size = projected.unbind(1), projected.shape[1]
+        if mask is not None:  # a gradient of 0 times what may stand there is not always 0
+            projected = projected.masked_fill(~mask.unsqueeze(-1), 0.0)
+        steps = projected.unbind(1)
         outputs: list[Tensor] = [state[0]] * size
         keep = None if mask is None else mask.unsqueeze(-1).unbind(1)
         with ops.recurrent_steps():
@@ -89,8 +117,24 @@ class RecurrentCell(nn.Module):
                 else:
                     state = tuple(torch.where(keep[position], n, s) for n, s in zip(new, state, strict=True))
                     outputs[position] = new[0].masked_fill(~keep[position], 0.0)
-        stacked = torch.stack(outputs, 1) if size else projected.new_zeros(projected.shape[0], 0, self.hidden_size)
-        return stacked, state
+        return torch.stack(outputs, 1) if size else projected[..., : self.hidden_size], state
+
+    def _is_usual(self) -> bool:
+        hooks = (self._forward_hooks, self._forward_pre_hooks, self._backward_hooks, self._backward_pre_hooks)
+        return type(self).forward is RecurrentCell.forward and not any(hooks)
+
+    def _check(self, signature: Signature, projected: Tensor, state: tuple[Tensor, ...], *mask: Tensor | None) -> None:
+        parts = 2 if self.kind == "lstm" else 1
+        if not isinstance(state, tuple | list) or len(state) != parts:
+            found = type(state).__name__ if not isinstance(state, tuple | list) else counted(len(state), "tensor")
+            raise ShapeError(f"{signature.operation}: state must be {('(hidden,)', '(hidden, cell)')[parts - 1]}, found {found}")
+        sizes = signature.check(projected, *state, *[None] * (2 - parts), *mask)
+        gates, hidden = GATES[self.kind] * self.hidden_size, self.hidden_size
+        if (sizes["G"], sizes["H"]) != (gates, hidden):
+            raise ShapeError(
+                f"{signature.operation}: a {self.kind} of {hidden} reads {gates} gate inputs and states of {hidden}, "
+                f"found {sizes['G']} and {sizes['H']}"
+            )
 
     def extra_repr(self) -> str:
         """Show kind and size."""
@@ -155,9 +199,12 @@ class RecurrentStack(nn.Module):
         return self.inputs[0](embedded)
 
     def forward(self, gates: Tensor, layers: Layers, extra: Tensor | None = None) -> Layers:
-        """Take one step: gates (..., G H) from `project`, the layers' states, and the optional second input (..., extra_dim)."""
-        if self.extra is not None and extra is not None:
-            gates = gates + self.extra(extra)
+        """Take one step: gates (..., G H) from `project`, the layers' states, and the second input (..., extra_dim) if it has one.
+
+        Raises:
+            ShapeError: the states are not one for each layer, or the second input is missing or not expected.
+        """
+        gates = self._with_extra(gates, layers, extra)
         new: list[tuple[Tensor, ...]] = []
         for index, cell in enumerate(self.cells):
             projected = gates if index == 0 else self.inputs[index](self.dropout(new[-1][0]))
@@ -170,13 +217,15 @@ class RecurrentStack(nn.Module):
         Args:
             gates: (B, T, G H) from `project`.
             layers: the states before them, of parts (B, H).
-            extra: (B, 1 or T, extra_dim), or None.
+            extra: (B, 1 or T, extra_dim), or None without a second input.
 
         Returns:
             The outputs of the last layer (B, T, H), and the states behind them.
+
+        Raises:
+            ShapeError: see `forward`.
         """
-        if self.extra is not None and extra is not None:
-            gates = gates + self.extra(extra)
+        gates = self._with_extra(gates, layers, extra)
         last: list[tuple[Tensor, ...]] = []
         outputs = gates
         for index, cell in enumerate(self.cells):
@@ -184,3 +233,13 @@ class RecurrentStack(nn.Module):
             outputs, state = cell.run(gates if index == 0 else self.inputs[index](self.dropout(outputs)), layers[index])
             last.append(state)
         return outputs, tuple(last)
+
+    def _with_extra(self, gates: Tensor, layers: Layers, extra: Tensor | None) -> Tensor:
+        if len(layers) != len(self.cells):
+            raise ShapeError(f"RecurrentStack: expected a state for each of {counted(len(self.cells), 'layer')}, found {len(layers)}")
+        if self.extra is None or extra is None:
+            if self.extra is not extra:
+                wanted = "None without extra_dim" if self.extra is None else "a tensor, found None"
+                raise ShapeError(f"RecurrentStack: extra must be {wanted}")
+            return gates
+        return gates + self.extra(extra)

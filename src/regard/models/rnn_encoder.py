@@ -9,9 +9,10 @@ from torch import Tensor, nn
 
 from regard import ops
 from regard.constructor_checks import Dropout, Size, checked
-from regard.errors import ConfigError
+from regard.errors import ConfigError, ShapeError
 from regard.models.rnn_cells import CellKind, GateInput, RecurrentCell
 from regard.models.rnn_native_step import plan_of_cell
+from regard.ops.call_checks import takes_tensors
 
 
 class EncoderOutput(NamedTuple):
@@ -83,9 +84,21 @@ class RecurrentEncoder(nn.Module):
         self.cells = nn.ModuleList(RecurrentCell(kind, hidden_size) for _ in layers for _ in directions)
         self.dropout = ops.Dropout(dropout)
 
+    @takes_tensors
     def forward(self, embedded: Tensor, lengths: Tensor) -> EncoderOutput:
-        """Encode (B, S, E) of the given lengths (B,)."""
+        """Encode (B, S, E) of the given lengths (B,).
+
+        Raises:
+            ShapeError: they do not fit each other or the encoder.
+            RangeError: on a CPU, a length is not 0 to S.
+        """
+        if embedded.dim() != 3 or lengths.shape != embedded.shape[:1]:
+            raise ShapeError(
+                f"RecurrentEncoder: expected embedded (B, S, E) and lengths (B,), found {tuple(embedded.shape)} and {tuple(lengths.shape)}"
+            )
         mask = ops.length_mask(lengths, embedded.shape[1])
+        if torch.is_grad_enabled():  # a gradient of 0 times what may stand in padding is not always 0
+            embedded = embedded.masked_fill(~mask.unsqueeze(-1), 0.0)
         states, final = embedded, []
         for index in range(0, len(self.cells), self.directions):
             states = states if index == 0 else self.dropout(states)

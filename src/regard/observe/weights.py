@@ -11,13 +11,14 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from regard.errors import ConfigError
-from regard.flags import takes_flags
+from regard.ops.call_checks import takes_tensors
+from regard.ops.number_checks import LARGEST_SCALE, check_number
 
 BLOCK = 1 << 20
 """Max number of scores in memory, but at least those of one query: 4 MiB in float32."""
 
 
-@takes_flags
+@takes_tensors
 def attention_weights(
     query: Tensor,
     key: Tensor,
@@ -50,6 +51,8 @@ def attention_weights(
         >>> attention_weights(query, query, causal=True)[0, 0].tolist()[1]
         [0.5, 0.5, 0.0]
     """
+    if scale is not None:
+        check_number("attention_weights", "scale", scale, -LARGEST_SCALE, LARGEST_SCALE)
     with _aside(query.device.type):
         query, key, mask = _with_four_axes(query, key, mask)
         batch, num_heads, targets, width = query.shape

@@ -24,8 +24,8 @@ from regard.ops.area_windows import AreaSpec, check_areas
 from regard.ops.call_checks import takes_tensors
 from regard.ops.kernels import area_cpu, area_op, area_torch, native
 from regard.ops.masks import check_mask
-from regard.ops.materialized_areas import LEARNED_KEY_MODES, AreaWeights, check_area_weights, check_modes
-from regard.ops.number_checks import check_count, check_factor, check_share
+from regard.ops.materialized_areas import KEY_MODES, LEARNED_KEY_MODES, VALUE_MODES, AreaWeights, check_area_weights, check_mode
+from regard.ops.number_checks import check_count, check_factor, check_share, check_temperature
 from regard.ops.sparsemax import Normalizer
 from regard.ops.tensor_checks import autocast_together, refuse_others, with_learned_scale
 
@@ -93,16 +93,13 @@ def area_attention(
     """
     query, key, value = autocast_together(query, key, value)
     _check_shapes(query, key, value, mask)
-    check_modes(key_mode, value_mode)
+    check_mode("key_mode", key_mode, KEY_MODES)
+    check_mode("value_mode", value_mode, VALUE_MODES)
     max_area, grid = check_areas(max_area, grid)
     _check_weights(key, key_mode, key_weights)
     check_share("area_attention", "dropout", dropout)
-    for name, factor in (("temperature", temperature), ("scale", 1.0 if scale is None else scale)):
-        check_factor("area_attention", name, factor)
-    if isinstance(temperature, Tensor) and temperature.numel() != 1:
-        raise ShapeError(f"area_attention: a temperature that is a tensor must hold one number, found {tuple(temperature.shape)}")
-    if not temperature > 0 or temperature == math.inf:
-        raise ConfigError(f"area_attention: temperature must be above 0 and finite, found {temperature}")
+    check_temperature("area_attention", temperature)
+    check_factor("area_attention", "scale", 1.0 if scale is None else scale)
     if top_k is not None:
         check_count("area_attention", "top_k", top_k, 1)
     if need_weights not in (True, False, "areas"):

@@ -23,6 +23,7 @@ from regard.errors import ConfigError, ShapeError
 from regard.ops.call_checks import takes_tensors
 from regard.ops.number_checks import LARGEST_SCALE, check_count, check_number
 from regard.ops.sparsemax import Normalizer
+from regard.ops.tensor_checks import check_floating
 
 AreaSize = int | tuple[int, int]
 Extent = tuple[tuple[int, int], tuple[int, int]]
@@ -246,8 +247,7 @@ def accumulation_dtype(x: Tensor) -> Tensor:
         >>> accumulation_dtype(torch.ones(1, dtype=torch.bfloat16)).dtype
         torch.float32
     """
-    if not x.is_floating_point():
-        raise ShapeError(f"areas: items must hold floating-point numbers, found {x.dtype}; convert them with .float()")
+    check_floating("areas", items=x)
     return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from regard.errors import ConfigError, ShapeError
 from regard.ops.call_checks import takes_tensors
 from regard.ops.masks import check_boolean
-from regard.ops.tensor_checks import no_autocast
+from regard.ops.tensor_checks import check_floating, no_autocast
 
 
 @takes_tensors
@@ -63,6 +63,7 @@ def doubly_stochastic_penalty(
     """
     if reduction not in ("paper", "mean"):
         raise ConfigError(f"doubly_stochastic_penalty: reduction may be 'paper' or 'mean', found {reduction!r}")
+    check_floating("doubly_stochastic_penalty", weights=weights)
     size = weights.shape
     fits = [mask is None or mask.shape == axes for mask, axes in ((query_mask, size[:2]), (key_mask, (size[0], size[-1])))]
     if weights.dim() != 3 or not all(fits):
@@ -146,6 +147,7 @@ def redundancy_penalty(weights: Tensor, *, reduction: Literal["sum", "mean"] = "
     """
     if reduction not in ("sum", "mean"):
         raise ConfigError(f"redundancy_penalty: reduction may be 'sum' or 'mean', found {reduction!r}")
+    check_floating("redundancy_penalty", weights=weights)
     if weights.dim() != 3:
         raise ShapeError(f"redundancy_penalty: expected weights (B, r, S), found {tuple(weights.shape)}")
     weights = weights.to(torch.promote_types(weights.dtype, torch.float32))

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from regard.errors import ConfigError, RegardError, ShapeError, shown
 from regard.flags import takes_flags, with_own_code
+from regard.ops.number_checks import check_factor
 from regard.ops.tensor_checks import is_plain, refuse_others
 
 P = ParamSpec("P")
@@ -48,8 +49,8 @@ def takes_tensors(function: Callable[P, R]) -> Callable[P, R]:
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
         try:
             return function(*args, **kwargs)
-        except (*_RAW, ShapeError) as error:
-            said = str(error).startswith(f"{name}: ") or " must " in str(error) or isinstance(error, ConfigError)
+        except (*_RAW, RegardError) as error:
+            said = str(error).startswith(f"{name}: ") or any(f"{each} must " in str(error) for each in kinds)
             if said if isinstance(error, RegardError) else type(error) not in _RAW:
                 raise
             try:
@@ -67,11 +68,14 @@ def takes_tensors(function: Callable[P, R]) -> Callable[P, R]:
 
 def _refuse(operation: str, given: dict[str, tuple[str, Any]]) -> None:
     """Refuse what is neither a tensor nor a number where the signature has one."""
-    refuse_others(operation, **{name: value for name, (kind, value) in given.items() if kind.startswith("Tensor")})
+    refuse_others(operation, **{name: value for name, (kind, value) in given.items() if kind in ("Tensor", "Tensor | None")})
     for name, (kind, value) in given.items():
-        if value is None and "None" not in kind and kind.startswith(("Tensor", "int", "float")):
-            raise ShapeError(f"{operation}: {name} must be {'a tensor' if kind.startswith('Tensor') else 'a number'}, found None")
-        if kind in ("int", "float", "int | None", "float | None") and not isinstance(value, Real | torch.SymInt | torch.SymFloat | None):
+        if kind == "Tensor" and value is None:
+            raise ShapeError(f"{operation}: {name} must be a tensor, found None")
+        if {"float", "Tensor"} <= (parts := {*kind.split(" | ")}) and not (value is None and "None" in parts):
+            check_factor(operation, name, value)
+        number = kind.removesuffix(" | None") in ("int", "float") and not (value is None and kind.endswith("None"))
+        if number and not isinstance(value, Real | torch.SymInt | torch.SymFloat):
             raise ConfigError(f"{operation}: {name} must be a {'whole ' * kind.startswith('int')}number, found {value!r}")
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from regard.errors import ShapeError
 from regard.ops.call_checks import takes_tensors
 from regard.ops.cross_entropy import SequenceLoss
-from regard.ops.number_checks import check_count, check_number
+from regard.ops.number_checks import check_count, check_number, check_share
 from regard.ops.tensor_checks import Argument, Signature, check_range, no_autocast
 
 LEAST = 1e-10
@@ -81,6 +81,7 @@ def copy_goals(target: Tensor, source: Tensor, vocab_size: int, *, unknown: int)
         [[8, 4, 1]]
     """
     check_count("copy_goals", "vocab_size", vocab_size)
+    check_count("copy_goals", "unknown", unknown)
     check_number("copy_goals", "unknown", unknown, 0, vocab_size - 1)
     _check_ids("copy_goals", target=target, source=source)
     if not source.shape[1]:
@@ -157,7 +158,7 @@ def copy_loss(
         places: (B, S).
         goals: (B, T) from `copy_goals`.
         real: (B, T) bool, False at padding.
-        label_smoothing: eps: the loss is (1 - eps) nll + eps times the mean of -log p over the V words of the vocabulary.
+        label_smoothing: eps, 0 <= eps < 1: the loss is (1 - eps) nll + eps times the mean of -log p over the V words of the vocabulary.
 
     Returns:
         Sums over the real goals. A goal of probability 0, such as an unknown word that sparse attention gives no weight, counts as
@@ -165,6 +166,7 @@ def copy_loss(
 
     Raises:
         ShapeError: shapes that do not agree.
+        ConfigError: a label smoothing outside of 0 <= eps < 1.
 
     Example:
         >>> places = copy_places(torch.tensor([[1, 900]]), 2)
@@ -174,6 +176,7 @@ def copy_loss(
         4.0
     """
     _LOSS.check(logits, gate, weights, places, goals, real)
+    check_share("copy_loss", "label_smoothing", label_smoothing)
     check_range("copy_loss", "places", places, 0, logits.shape[-1] + places.shape[1] - 1)
     generated, copied = _parts(logits, gate, weights, places)
     size, first = logits.shape[-1], _firsts(places).unsqueeze(1)

@@ -13,7 +13,7 @@ from regard.errors import ShapeError
 from regard.ops.call_checks import takes_tensors
 from regard.ops.masks import check_boolean
 from regard.ops.number_checks import LARGEST_SCALE, check_number
-from regard.ops.tensor_checks import check_not_negative, check_range
+from regard.ops.tensor_checks import check_floating, check_not_negative, check_range
 
 
 @takes_tensors
@@ -203,6 +203,7 @@ def score_function_loss(
     """
     for name, weight in (("reward_weight", reward_weight), ("entropy_weight", entropy_weight)):
         check_number("score_function_loss", name, weight, -LARGEST_SCALE, LARGEST_SCALE)
+    check_floating("score_function_loss", advantage=advantage, log_prob=log_prob, entropy=entropy)
     size = log_prob.shape
     fits = all(part is None or part.shape == size for part in (entropy, sampled, mask))
     if log_prob.dim() != 2 or not fits or advantage.shape not in (size, (size[0], 1)):

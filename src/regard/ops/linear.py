@@ -24,10 +24,12 @@ from torch._C import _current_graph_task_id  # pyright: ignore[reportPrivateUsag
 from torch.autograd import Variable
 
 from regard.errors import ConfigError, ShapeError
+from regard.flags import takes_flags
 from regard.ops.call_checks import takes_tensors
 from regard.ops.kernels import native
 from regard.ops.kernels.panels import Affine, PackedLinear
 from regard.ops.kernels.second_order import differentiable_gradients
+from regard.ops.number_checks import check_count
 from regard.ops.tensor_checks import Argument, Signature, autocasts, is_plain
 
 _ARGUMENTS = Signature("linear", Argument("x", "* I"), Argument("weight", "O I"), Argument("bias", "O", optional=True))
@@ -449,6 +451,19 @@ class Linear(torch.nn.Linear):
         >>> Linear(3, 5)(torch.ones(2, 3)).shape
         torch.Size([2, 5])
     """
+
+    @takes_flags
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        bias: bool = True,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        check_count("Linear", "in_features", in_features)
+        check_count("Linear", "out_features", out_features)
+        super().__init__(in_features, out_features, bias, device, dtype)
 
     def forward(self, input: Tensor) -> Tensor:
         """Map (..., I) to (..., O)."""

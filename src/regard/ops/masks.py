@@ -9,7 +9,7 @@ from torch import Tensor
 
 from regard.errors import ShapeError
 from regard.ops.call_checks import takes_tensors
-from regard.ops.number_checks import check_count, check_number
+from regard.ops.number_checks import check_count
 from regard.ops.tensor_checks import check_range
 
 
@@ -53,14 +53,14 @@ def window_mask(center: Tensor, size: int, radius: int) -> Tensor:
         (..., S) bool; a centre further than D outside the source, or NaN, gives a row without True.
 
     Raises:
-        ConfigError: `size` is no whole number of at least 0, or the radius below 0.
+        ConfigError: `size` or the radius is no whole number of at least 0.
 
     Example:
         >>> window_mask(torch.tensor([0.0, 2.5]), 5, 1).int().tolist()
         [[1, 1, 0, 0, 0], [0, 0, 1, 1, 0]]
     """
     check_count("window_mask", "size", size)
-    check_number("window_mask", "radius", radius, 0, float("inf"))
+    check_count("window_mask", "radius", radius)
     if center.is_complex():
         raise ShapeError(f"window_mask: center must hold real numbers, found {center.dtype}")
     positions = torch.arange(size, device=center.device)

@@ -6,6 +6,7 @@ Li et al. 2018, "Area Attention" (arXiv:1810.10126), section 3. For the order of
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -29,7 +30,7 @@ from regard.ops.area_windows import (
 )
 from regard.ops.call_checks import takes_tensors
 from regard.ops.masks import check_boolean, check_mask
-from regard.ops.number_checks import LARGEST_SCALE, check_count, check_number
+from regard.ops.number_checks import check_count, check_temperature
 from regard.ops.sparsemax import Normalizer, normalize
 from regard.ops.tensor_checks import Argument, Signature
 
@@ -110,23 +111,22 @@ def check_area_weights(weights: AreaWeights, key: Tensor, mode: str) -> None:
         )
 
 
-def check_modes(key_mode: str, value_mode: str) -> None:
-    """Check that both modes exist.
+def check_mode(name: str, mode: object, modes: Sequence[str]) -> None:
+    """Check that a mode exists.
 
     Args:
-        key_mode: one of `KEY_MODES`.
-        value_mode: one of `VALUE_MODES`.
+        name: of the argument, which begins the message.
+        mode: what was given.
+        modes: `KEY_MODES` or `VALUE_MODES`.
 
     Raises:
         ConfigError: an unknown mode; the message lists all.
 
     Example:
-        >>> check_modes("mean", "sum")
+        >>> check_mode("key_mode", "mean", KEY_MODES)
     """
-    if key_mode not in KEY_MODES:
-        raise ConfigError(f"key_mode: {key_mode!r} is none of {', '.join(KEY_MODES)}")
-    if value_mode not in VALUE_MODES:
-        raise ConfigError(f"value_mode: {value_mode!r} is none of {', '.join(VALUE_MODES)}")
+    if not isinstance(mode, str) or mode not in modes:
+        raise ConfigError(f"{name}: {mode!r} is none of {', '.join(modes)}")
 
 
 @takes_tensors
@@ -177,7 +177,7 @@ def area_keys(
         >>> area_keys(torch.tensor([[1.0], [3.0]]), 2).flatten().tolist()
         [1.0, 3.0, 2.0]
     """
-    check_modes(mode, "sum")
+    check_mode("area_keys: mode", mode, KEY_MODES)
     overflown = None
     if mode == "mean" or (mode == "sample" and not training):
         return window_sums(key, max_area, grid, mean=True, starts=starts)
@@ -270,7 +270,7 @@ def area_values(
         >>> area_values(torch.tensor([[1.0], [3.0]]), 2, mode="mean").flatten().tolist()
         [1.0, 3.0, 2.0]
     """
-    check_modes("mean", mode)
+    check_mode("area_values: mode", mode, VALUE_MODES)
     if mode == "max":
         return window_maxima(value, max_area, grid, starts=starts)
     return window_sums(value, max_area, grid, mean=mode == "mean", starts=starts)
@@ -340,11 +340,13 @@ def area_softmax(
     """
     if mask is not None:
         check_mask(mask, scores.shape, "area_softmax")
-    check_number("area_softmax", "temperature", temperature, 0, LARGEST_SCALE)
-    if not temperature:
-        raise ConfigError("area_softmax: temperature must be above 0, found 0")
+    check_temperature("area_softmax", temperature)
     if top_k is not None:
         check_count("area_softmax", "top_k", top_k, 1)
+    if temperature < 1 and scores.shape[-1]:  # so that no quotient of an allowed score becomes infinite; no row changes by it
+        allowed = scores.detach() if mask is None else scores.detach().masked_fill(~mask, float("-inf"))
+        top = allowed.amax(-1, keepdim=True)
+        scores = scores - top.masked_fill(~top.isfinite(), 0.0)
     scores = scores / temperature
     if top_k is not None and top_k < scores.shape[-1]:
         blocked = torch.zeros_like(scores, dtype=torch.bool) if mask is None else (~mask).expand_as(scores)
@@ -383,7 +385,7 @@ def item_weights(area_weights: Tensor, max_area: AreaSize, grid: tuple[int, int]
         >>> item_weights(torch.tensor([0.0, 0.0, 1.0]), 2, value_mode="mean").tolist()
         [0.5, 0.5]
     """
-    check_modes("mean", value_mode)
+    check_mode("item_weights: value_mode", value_mode, VALUE_MODES)
     extent = (rows, columns), (tallest, widest) = _extent_of(area_weights.shape[-1], max_area, grid)
     wide = accumulation_dtype(area_weights)
     pieces = list(wide.split(area_counts(extent), dim=-1))

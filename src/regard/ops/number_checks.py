@@ -12,6 +12,8 @@ from torch._C import _is_tracing  # pyright: ignore[reportPrivateUsage]  # torch
 from regard.errors import ConfigError, ShapeError
 
 LARGEST_SCALE = torch.finfo(torch.float32).max
+LEAST_TEMPERATURE = 1 / LARGEST_SCALE
+"""Of a number: a smaller one would scale by more than float32 holds."""
 
 
 def check_factor(operation: str, name: str, factor: object) -> None:
@@ -43,6 +45,26 @@ def check_scale(operation: str, scale: object) -> None:
     check_factor(operation, "scale", scale)
     if isinstance(scale, Real) and not -LARGEST_SCALE <= cast("float", scale) <= LARGEST_SCALE:
         raise ConfigError(f"{operation}: scale must be finite in float32, found {scale!r}")
+
+
+def check_temperature(operation: str, temperature: object) -> None:
+    """Check that a temperature is a positive number, or a floating tensor of one, by which finite numbers can be divided.
+
+    Raises:
+        ConfigError: another number, or neither.
+        ShapeError: a tensor of another dtype or of several numbers.
+
+    Example:
+        >>> check_temperature("area_attention", 2.0)
+    """
+    check_factor(operation, "temperature", temperature)
+    if isinstance(temperature, Tensor) and temperature.numel() != 1:
+        raise ShapeError(f"{operation}: a temperature that is a tensor must hold one number, found {tuple(temperature.shape)}")
+    number = cast("float", temperature)
+    if not 0 < number <= LARGEST_SCALE:
+        raise ConfigError(f"{operation}: temperature must be above 0 and finite, found {temperature}")
+    if isinstance(temperature, Real) and number < LEAST_TEMPERATURE:
+        raise ConfigError(f"{operation}: temperature must be at least {LEAST_TEMPERATURE:.2g}, found {temperature}")
 
 
 def check_share(operation: str, name: str, number: float) -> None:

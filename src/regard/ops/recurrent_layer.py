@@ -84,7 +84,8 @@ def run_layer(
             f"recurrent layer: a GRU has 3 H gates, a bias and one state, an LSTM 4 H gates and two states; "
             f"found {sizes['G']} gates, {'no' if bias is None else 'a'} bias, {len(state)} states of H = {sizes['H']}"
         )
-    settings = (kept, backward, torch.is_grad_enabled())
+    learns = any(part is not None and part.requires_grad for part in (projected, weight, bias, hidden, cell))
+    settings = (kept, backward, learns and torch.is_grad_enabled())
     output, hidden, cell = _Layer.apply(projected, weight.to(projected.dtype), bias, hidden, cell, settings)
     return output, (hidden,) if cell is None else (hidden, cell)
 

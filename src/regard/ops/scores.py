@@ -16,7 +16,7 @@ from regard.errors import ShapeError
 from regard.ops.call_checks import takes_tensors
 from regard.ops.kernels import additive_cpu
 from regard.ops.number_checks import LARGEST_SCALE, check_count, check_factor, check_number
-from regard.ops.tensor_checks import Argument, Signature, autocasts, refuse_others
+from regard.ops.tensor_checks import Argument, Signature, autocasts, check_floating, refuse_others
 
 _ADDITIVE = Signature("additive_scores", Argument("query", "* T A"), Argument("key", "* S A"), Argument("vector", "A"))
 
@@ -177,7 +177,7 @@ def location_scores(projected: Tensor, size: int) -> Tensor:
         >>> location_scores(torch.zeros(1, 2), 3).tolist()
         [[0.0, 0.0, -inf]]
     """
-    refuse_others("location_scores", projected=projected)
+    check_floating("location_scores", projected=projected)
     check_count("location_scores", "size", size)
     reachable = projected.shape[-1]
     if size <= reachable:

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from regard.ops.call_checks import takes_tensors
 from regard.ops.masks import check_mask
-from regard.ops.number_checks import check_count, check_number
+from regard.ops.number_checks import check_count
 from regard.ops.tensor_checks import check_scores
 
 
@@ -63,14 +63,14 @@ def gaussian_window(center: Tensor, size: int, radius: int) -> Tensor:
         (..., T, S) between 0 and 1.
 
     Raises:
-        ConfigError: `size` is no whole number of at least 0, or the radius below 1.
+        ConfigError: `size` is no whole number of at least 0, or the radius none of at least 1.
 
     Example:
         >>> gaussian_window(torch.tensor([1.0]), 3, 2).round(decimals=3).tolist()
         [[0.6069999933242798, 1.0, 0.6069999933242798]]
     """
     check_count("gaussian_window", "size", size)
-    check_number("gaussian_window", "radius", radius, 1, float("inf"))
+    check_count("gaussian_window", "radius", radius, 1)
     sigma = radius / 2
     positions = torch.arange(size, device=center.device, dtype=center.dtype)
     return torch.exp(-((positions - center.unsqueeze(-1)) ** 2) / (2 * sigma * sigma))

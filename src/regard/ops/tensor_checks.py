@@ -273,7 +273,24 @@ def check_range(operation: str, name: str, numbers: Tensor, low: int, high: int)
     place = ((numbers < low) | (numbers > high)).nonzero()[0].tolist()
     where = f"{name}[{', '.join(map(str, place))}]" if place else name
     bounds = f"allowed are numbers from {low} to {high}" if low <= high else "there is nothing to name"
+    if low <= -(2**63) < high:
+        bounds = f"allowed are numbers up to {high}"
     raise RangeError(f"{operation}: {where} is {numbers[tuple(place)].item()}; {bounds}")
+
+
+def check_floating(operation: str, **tensors: Tensor) -> None:
+    """Check that tensors, by the names of their arguments, hold floating-point numbers.
+
+    Raises:
+        ShapeError: no tensor, or of another dtype.
+
+    Example:
+        >>> check_floating("redundancy_penalty", weights=torch.ones(2))
+    """
+    refuse_others(operation, **tensors)
+    for name, tensor in tensors.items():
+        if not tensor.is_floating_point():
+            raise ShapeError(f"{operation}: {name} must hold floating-point numbers, found {tensor.dtype}; convert with .float()")
 
 
 def check_not_negative(operation: str, name: str, numbers: Tensor, *, finite: bool = False) -> None:

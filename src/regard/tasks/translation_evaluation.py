@@ -17,7 +17,7 @@ from regard.data.link_lines import parse_links
 from regard.data.parallel import SentencePair
 from regard.data.scripts import UNSPACED
 from regard.errors import DataError, counted
-from regard.metrics import Comparison, Score, alignment_error_rate, bleu, bleu_by_length, chrf, exact_match
+from regard.metrics import Comparison, Score, alignment_error_rate, bleu_by_length, bleu_details, chrf, exact_match
 from regard.metrics.alignment import Links
 from regard.metrics.translation import has_four_words
 from regard.tasks.translation_prediction import Translator
@@ -117,7 +117,8 @@ def evaluate_translation(
     figures = translation_likelihood(translator.run.model, corpus)
     used = f"pairs:{len(corpus.pairs)}/{len(pairs)}|eos:yes"
     with progress.stage("Scoring the translations"):
-        scores = [bleu(outputs, references, tokenize=tokenize), chrf(outputs, references), exact_match(outputs, references)]
+        details = bleu_details(outputs, references, tokenize=tokenize)
+        scores = [details.score, chrf(outputs, references), exact_match(outputs, references)]
         # By the words of the first input, where there are two.
         first = sources if translator.run.config.second is None else [source.split("\t")[0] for source in sources]
         edges = length_edges([len(source.split()) for source in first])
@@ -128,7 +129,7 @@ def evaluate_translation(
     if links is not None:
         scores.append(_alignment_error(translator, pairs, links))
     unknown.tell()  # last: an error is told alone
-    _warn_of(references, tokenize, defined=defined)
+    _warn_of(references, tokenize, defined=defined, matched=details.matches[-1] > 0)
     return Evaluation(scores, [(row.range, row.count, row.score.value) for row in rows if row.score is not None], outputs, seconds)
 
 
@@ -148,12 +149,14 @@ def length_edges(lengths: Sequence[int]) -> list[int]:
     return edges
 
 
-def _warn_of(references: Sequence[str], tokenize: str, *, defined: bool) -> None:
-    """Warn of references whose BLEU would mislead."""
+def _warn_of(references: Sequence[str], tokenize: str, *, defined: bool, matched: bool) -> None:
+    """Warn of references and outputs whose BLEU would mislead."""
     if tokenize == "13a" and 2 * sum(bool(re.search(f"[{UNSPACED}]", line)) for line in references) > len(references):
         progress.message("BLEU takes text without spaces for one word; --tokenize zh (Chinese) or char counts its characters", warning=True)
     elif not defined:
         progress.message("no reference has four words, so BLEU is 0 whatever the output; see chrF and exact match", warning=True)
+    elif not matched:
+        progress.message("no output has four words in a row of its reference, so BLEU is smoothing alone; see chrF", warning=True)
     if (count := sum(line.endswith(" .") for line in references)) >= TOKENIZED_LINES:
         progress.message(f'{count} references end in " .", as tokenized text does; BLEU is comparable on raw text only', warning=True)
 

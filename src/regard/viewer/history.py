@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from regard.arguments import takes_arguments
 from regard.errors import DataError
 from regard.viewer.atomic_write import write_atomically
 from regard.viewer.items import Grid
@@ -26,6 +27,7 @@ CURVE, GAP = 0.8, 0.45
 MAX_PIXELS, MAX_PHOTOGRAPHS = 1200, 800
 
 
+@takes_arguments
 def read_history(path: str | Path) -> list[AttentionRecord]:
     """Read the attention recorded during training (`training.watch`), also of a running training.
 
@@ -78,6 +80,7 @@ def share_images(records: Sequence[AttentionRecord]) -> list[AttentionRecord]:
     return found
 
 
+@takes_arguments
 def group_by_example(records: Sequence[AttentionRecord]) -> list[list[AttentionRecord]]:
     """Group records of one model and title at several points of a training, ordered by update; any other record is its own group.
 
@@ -92,6 +95,7 @@ def group_by_example(records: Sequence[AttentionRecord]) -> list[list[AttentionR
     return [sorted(group, key=lambda record: record.point.update if record.point else 0) for group in groups.values()]
 
 
+@takes_arguments
 def save_animation(records: Sequence[AttentionRecord], path: str | Path, *, map: str | None = None, head: int | None = None) -> None:
     """Draw the weights at each update into an animated GIF, above the loss curve; deterministic.
 

@@ -8,6 +8,7 @@ from html import escape
 from pathlib import Path
 from typing import Any, Protocol
 
+from regard.arguments import takes_arguments
 from regard.errors import DataError, shown
 from regard.viewer.atomic_write import write_atomically
 from regard.viewer.maps import AttentionMap
@@ -22,7 +23,10 @@ class Page:
 
     Args:
         html: the whole page.
-        height: height of the notebook's frame in pixels.
+        height: height of the notebook's frame in pixels, at least 1.
+
+    Raises:
+        DataError: the page is no text, or the height no such number.
 
     Example:
         >>> Page("<!doctype html>").save("/no/such/folder/page.html")
@@ -30,7 +34,10 @@ class Page:
         regard.errors.DataError: /no/such/folder/page.html: cannot be written (No such file or directory)
     """
 
+    @takes_arguments
     def __init__(self, html: str, *, height: int = 720) -> None:
+        if height < 1:
+            raise DataError(f"Page: height must be at least 1, found {height}")
         self.html = html
         self.height = height
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from regard.flags import takes_flags
+from regard.arguments import takes_arguments
 from regard.viewer.atomic_write import write_atomically
 from regard.viewer.items import Tokens
 from regard.viewer.maps import AttentionMap
@@ -71,7 +71,7 @@ class StartingPoint(NamedTuple):
     name: str = ""
 
 
-@takes_flags
+@takes_arguments
 def render_page(
     records: Sequence[AttentionRecord],
     *,
@@ -189,6 +189,7 @@ def _hash(text: str) -> str:
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode('utf-8')).digest()).decode('ascii')}'"
 
 
+@takes_arguments
 def page_records(records: Sequence[AttentionRecord]) -> list[dict[str, Any]]:
     """Return records in the format of the page's script: JSON values, large weights packed.
 
@@ -206,6 +207,7 @@ def _numbers(record: AttentionRecord) -> list[np.ndarray]:
     return found + [each.weights for each in record.hypotheses if each.weights is not None]
 
 
+@takes_arguments
 def save_page(records: Sequence[AttentionRecord], path: str | Path) -> None:
     """Write `render_page` to a file, completely or not at all.
 

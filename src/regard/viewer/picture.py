@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from regard.arguments import takes_arguments
 from regard.errors import DataError
 from regard.viewer.atomic_write import write_atomically
 from regard.viewer.items import Grid
@@ -60,6 +61,7 @@ MAX_PHOTOGRAPH = 480
 PHOTOGRAPHS = ("PNG", "JPEG", "GIF", "WEBP", "AVIF")
 
 
+@takes_arguments
 def save_picture(record: AttentionRecord, path: str | Path, *, map: str | None = None, head: int | None = None) -> None:
     """Draw one matrix of weights into a PNG, SVG or PDF file; deterministic.
 

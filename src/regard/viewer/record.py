@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
+from regard.arguments import takes_arguments
 from regard.errors import DataError, counted, listed, shortened, shown
 from regard.input_files import open_input
 from regard.strict_json import parse_json
@@ -307,6 +308,7 @@ class AttentionRecord:
         return cls(**check_fields("a record", fields, FIELDS, ("items",)))
 
 
+@takes_arguments
 def write_records(path: str | Path, records: Iterable[AttentionRecord]) -> None:
     """Write records as JSON Lines, completely or not at all.
 
@@ -327,6 +329,7 @@ def write_records(path: str | Path, records: Iterable[AttentionRecord]) -> None:
     write_atomically(path, "".join(lines).encode("ascii"))
 
 
+@takes_arguments
 def read_records(path: str | Path) -> list[AttentionRecord]:
     """Read a file of records.
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from regard.arguments import takes_arguments
 from regard.errors import DataError, counted
-from regard.flags import takes_flags
 from regard.viewer.items import Grid
 from regard.viewer.record import AttentionRecord, Matrix
 from regard.viewer.text import clusters, display_width, fit_width, isolated, plain_text
@@ -22,7 +22,7 @@ GAP = "  "
 """Between images side by side."""
 
 
-@takes_flags
+@takes_arguments
 def render_alignment(
     record: AttentionRecord, *, width: int, color: bool, height: int = 100, map: str | None = None, head: int | None = None
 ) -> str:

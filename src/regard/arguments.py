@@ -1,0 +1,96 @@
+"""A decorator that checks arguments by the types in the signature, and names a wrong one."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from numbers import Integral, Real
+from os import PathLike
+from typing import Any, ParamSpec, TypeVar
+
+from regard.errors import DataError, RegardError, shown
+from regard.flags import takes_flags
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+Labels = Sequence[str] | Sequence[int]
+"""Labels, all of them text or all whole numbers; "" is none."""
+_RAW = (AttributeError, TypeError, ValueError, IndexError, KeyError, OverflowError, ZeroDivisionError)
+
+
+def takes_arguments(function: Callable[P, R]) -> Callable[P, R]:
+    """Make a function name an argument that is none, and take texts and labels as lists, arrays or tensors.
+
+    By the types in the signature: `Sequence[str]`, `Labels`, `str`, `int`, `float` and `str | Path`, also with `| None`; see also
+    `takes_flags`.
+
+    Raises:
+        DataError: from the function's calls.
+
+    Example:
+        >>> @takes_arguments
+        ... def longest(lines: Sequence[str]) -> int:
+        ...     return max(map(len, lines))
+        >>> longest(["a", "two"])
+        3
+        >>> longest(["a", 2])
+        Traceback (most recent call last):
+            ...
+        regard.errors.DataError: longest: lines must be a list of texts, item 2 is 2
+    """
+    signature, function = inspect.signature(function), takes_flags(function)
+    name = function.__qualname__.removesuffix(".__init__")
+    kinds = {each.name: str(each.annotation) for each in signature.parameters.values()}
+    labelled = [each for each, kind in kinds.items() if kind == "Labels"]
+
+    @functools.wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        given = signature.bind(*args, **kwargs)
+        for each, value in given.arguments.items():
+            given.arguments[each] = _taken(f"{name}: {each}", kinds[each], value)
+        if len({isinstance(label, str) for each in labelled for label in given.arguments[each] if label != ""}) > 1:
+            raise DataError(f"{name}: labels must be all text or all whole numbers, found both")
+        try:
+            return function(*given.args, **given.kwargs)
+        except RegardError:
+            raise
+        except _RAW as error:
+            what = ", ".join(f"{each} {shown(value)}" for each, value in given.arguments.items())
+            raise DataError(f"{name}: cannot be computed of {what}: {str(error) or type(error).__name__}") from error
+
+    return call
+
+
+def _taken(argument: str, kind: str, value: Any) -> Any:
+    if value is None and kind.endswith(" | None"):
+        return None
+    match kind.removesuffix(" | None"):
+        case "Sequence[str]":
+            return _list(argument, value, "texts", str)
+        case "Labels":
+            return _list(argument, value, "labels, text or whole numbers", str | Integral)
+        case "str | Path" if not isinstance(value, str | PathLike):
+            raise DataError(f"{argument} must be the name of a file, found {shown(value)}")
+        case "str" if not isinstance(value, str):
+            raise DataError(f"{argument} must be text, found {shown(value)}")
+        case "int" if not isinstance(value, Integral) or isinstance(value, bool):
+            raise DataError(f"{argument} must be a whole number, found {shown(value)}")
+        case "float" if not isinstance(value, Real) or isinstance(value, bool):
+            raise DataError(f"{argument} must be a number, found {shown(value)}")
+        case "int":
+            return int(value)
+        case _:
+            return value
+
+
+def _list(argument: str, value: Any, wanted: str, kind: Any) -> Sequence[Any]:
+    found = value.tolist() if hasattr(value, "tolist") else value
+    if isinstance(found, str | bytes | Mapping) or not isinstance(found, Iterable):
+        raise DataError(f"{argument} must be a list of {wanted}, found {shown(found)}")
+    items = found if isinstance(found, list | tuple) else list(found)
+    for number, item in enumerate(items, 1):
+        if not isinstance(item, kind):
+            raise DataError(f"{argument} must be a list of {wanted}, item {number} is {shown(item)}")
+    return items
