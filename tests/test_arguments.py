@@ -85,13 +85,15 @@ def test_a_flag_of_a_comparison_is_true_or_false() -> None:
 
 def test_arrays_and_tensors_are_lists() -> None:
     words, ids = ["a", "b", "b"], [1, 2, 2]
+    array: Any = np.array
+    tensor: Any = torch.tensor
     for function in (metrics.accuracy, metrics.macro_f1):
         expected = function(words, ["a", "a", "b"])
-        assert function(np.array(words), np.array(["a", "a", "b"])) == expected
-        assert function(torch.tensor(ids), np.array([1, 1, 2])) == function(ids, (1, 1, 2))
+        assert function(array(words), array(["a", "a", "b"])) == expected
+        assert function(tensor(ids), array([1, 1, 2])) == function(ids, (1, 1, 2))
         assert function(ids, [1, 1, 2]).value == expected.value
         assert function(iter(words), ["a", "a", "b"]) == expected  # type: ignore[arg-type]
-    assert metrics.compare_accuracy(np.array(words), np.array(words), np.array(words)).difference == 0
+    assert metrics.compare_accuracy(array(words), array(words), array(words)).difference == 0
     lines = ["a b c d e", "f g h i"]
-    assert metrics.bleu(np.array(lines), lines) == metrics.bleu(lines, lines)
+    assert metrics.bleu(array(lines), lines) == metrics.bleu(lines, lines)
     assert metrics.accuracy([1, ""], [1, 2]).value == 50  # type: ignore[list-item]  # "" is no label

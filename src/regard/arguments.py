@@ -79,10 +79,8 @@ def _taken(argument: str, kind: str, value: Any) -> Any:
             raise DataError(f"{argument} must be a whole number, found {shown(value)}")
         case "float" if not isinstance(value, Real) or isinstance(value, bool):
             raise DataError(f"{argument} must be a number, found {shown(value)}")
-        case "int":
-            return int(value)
         case _:
-            return value
+            return int(value) if isinstance(value, Integral) and kind.startswith("int") else value
 
 
 def _list(argument: str, value: Any, wanted: str, kind: Any) -> Sequence[Any]:

@@ -38,7 +38,8 @@ def test_masks_and_lengths_of_other_shapes_are_refused(kind: Any, dtype: torch.d
 def test_wrong_calls_name_the_cell_and_the_argument(kind: Any) -> None:
     cell, zero = RecurrentCell(kind, 3), torch.zeros(2, 3)
     projected, state = torch.randn(2, 4, GATES[kind] * 3), cell.initial(2)
-    for wrong in (zero, (), (zero,) * 3, None):
+    wrongs: list[Any] = [zero, (), (zero,) * 3, None]
+    for wrong in wrongs:
         for call in (lambda wrong=wrong: cell.run(projected, wrong), lambda wrong=wrong: cell(projected[:, 0], wrong)):
             with pytest.raises(ShapeError, match=r"^RecurrentCell(\.run)?: state must be \(hidden,"):
                 call()
@@ -57,7 +58,7 @@ def test_wrong_calls_name_the_cell_and_the_argument(kind: Any) -> None:
 def test_a_stack_has_a_state_for_each_layer_and_a_second_input_if_it_says_so() -> None:
     for extra_dim, extra, told in ((4, None, "extra must be a tensor, found None"), (0, torch.ones(2, 1, 4), "extra must be None without")):
         stack = RecurrentStack("gru", 3, 5, num_layers=2, extra_dim=extra_dim, dropout=0.0)
-        layers, gates = tuple(cell.initial(2) for cell in stack.cells), stack.project(torch.ones(2, 3, 3))
+        layers, gates = (RecurrentCell("gru", 5).initial(2),) * 2, stack.project(torch.ones(2, 3, 3))
         given = torch.ones(2, 1, 4) if extra_dim else None
         for wrong in (layers[:1], layers * 2):
             with pytest.raises(ShapeError, match="expected a state for each of 2 layers, found"):
@@ -85,7 +86,7 @@ def test_a_traced_layer_takes_other_masks(kind: Any) -> None:
     whole = torch.ones(3, 5).bool()
     program = torch.export.export(layer, (projected, whole)).module()
     compiled = torch.compile(layer, backend="eager", fullgraph=True)
-    traced = torch.jit.trace(layer, (projected, whole))
+    traced: Any = torch.jit.trace(layer, (projected, whole))
     for mask in (whole, MASK, other):
         expected = layer(projected, mask)
         for found in (program, compiled, traced):

@@ -144,7 +144,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[RegardError], str]] = {
     "a size that is true": (lambda: ops.Linear(2, True), ConfigError, "Linear: out_features must be a whole number"),
     "keys that are none": (lambda: ops.area_keys("x", 2), ShapeError, "^area_keys: key must be a tensor, found str"),  # type: ignore[arg-type]
     "no query beside a sharpness": (
-        lambda: ops.cosine_scores(None, Y, 1.0),
+        lambda: ops.cosine_scores(None, Y, 1.0),  # type: ignore[arg-type]
         ShapeError,
         "cosine_scores: query must be a tensor, found None",
     ),  # type: ignore[arg-type]

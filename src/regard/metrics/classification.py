@@ -109,7 +109,7 @@ def confusion_matrix(predicted: Labels, expected: Labels, labels: Labels) -> Con
                 raise DataError(f"label {shown(label)}: expected one of {listed(labels)}")
         if found != "":
             counts[numbers[wanted], numbers[found]] += 1
-    return ConfusionMatrix(tuple(labels), counts)
+    return ConfusionMatrix(tuple(map(str, labels)), counts)
 
 
 @takes_arguments

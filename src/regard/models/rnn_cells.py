@@ -98,8 +98,7 @@ class RecurrentCell(nn.Module):
         self._check(_STEPS, projected, state, mask)
         size = projected.shape[1]
         # Which positions all rows have; while a graph is traced none counts as such.
-        known = mask is not None and is_plain(mask) and not mask.is_meta
-        full = mask.all(0).tolist() if known else [mask is None] * size
+        full = [mask is None] * size if mask is None or not is_plain(mask) or mask.is_meta else mask.all(0).tolist()
         mask = None if all(full) else mask
         if self.kind != "tanh" and self._is_usual() and supports(projected, self.weight, self.bias, state, mask):
             return run_layer(projected, self.weight, self.bias, state, mask, backward=backward)
