@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from regard.errors import ConfigError, ShapeError
 from regard.models import RecurrentCell, RecurrentEncoder, RecurrentStack
+from regard.models.rnn_cells import GateInput
 
 KINDS = ["gru", "lstm", "tanh"]
 LENGTHS = torch.tensor([5, 1, 2])
@@ -169,3 +170,19 @@ def test_frozen_layers_keep_nothing_for_a_gradient() -> None:
         learned = cell.requires_grad_(True).run(projected, cell.initial(4))[0]
     assert saved
     assert torch.equal(frozen, learned)
+
+
+def test_a_bfloat16_lstm_is_about_as_exact_as_torch() -> None:
+    errors = torch.zeros(2, dtype=torch.float64)
+    for seed in range(4):
+        torch.manual_seed(seed)
+        theirs, cell, inputs = nn.LSTM(32, 64, batch_first=True).bfloat16(), RecurrentCell("lstm", 64), GateInput(32, "lstm", 64)
+        cell.weight.data, inputs.weight.data = theirs.weight_hh_l0.data, theirs.weight_ih_l0.data
+        inputs.bias.data = theirs.bias_ih_l0.data + theirs.bias_hh_l0.data
+        exact = nn.LSTM(32, 64, batch_first=True).double()
+        exact.load_state_dict({name: part.double() for name, part in theirs.state_dict().items()})
+        x = torch.randn(8, 40, 32).bfloat16()
+        expected = exact(x.double())[0]
+        ours = cell.run(inputs(x), tuple(part.bfloat16() for part in cell.initial(8)))[0]
+        errors += torch.stack([(found.double() - expected).abs().mean() for found in (ours, theirs(x)[0])])
+    assert errors[0] < 1.7 * errors[1]
