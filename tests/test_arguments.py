@@ -31,6 +31,7 @@ def test_no_metric_fails_in_other_words(name: str, given: Any) -> None:
                 function(**call)
 
 
+UNCOUNTED: Any = [[1], [0]]
 REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "no list": (lambda: metrics.accuracy(None, ["a"]), "accuracy: predicted must be a list of labels, text or whole numbers, found None"),  # type: ignore[arg-type]
     "one text": (lambda: metrics.macro_f1("a", ["a"]), "macro_f1: predicted must be a list of labels, text or whole numbers, found 'a'"),
@@ -54,6 +55,11 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "power in words": (lambda: compare_seeds(RUNS, RUNS).seeds_needed("x"), "seeds_needed: power must be a number, found 'x'"),  # type: ignore[arg-type]
 }
 REFUSED |= {
+    "a title of a record": (lambda: viewer.view([], title="a"), "title, grid and query_tokens go with a recording, or with weights"),
+    "a set": (lambda: metrics.accuracy({"a", "b"}, ["a", "b"]), "accuracy: predicted must be a list of labels"),  # type: ignore[arg-type]
+    "labels that repeat": (lambda: metrics.confusion_matrix(["a"], ["a"], ["a", "a"]), "confusion_matrix: labels must differ, found a, a"),
+    "counts as a list": (lambda: run_score("mean", UNCOUNTED), "run_score: cannot be computed of metric 'mean', counts [[1], [0]]"),
+    "a tensor of references": (lambda: metrics.caption_scores(torch.ones(1, 2), ["a"]), "caption_scores: cannot be computed of references"),  # type: ignore[arg-type]
     "the height of a page": (lambda: viewer.Page("<p>", height=-1), "Page: height must be at least 1, found -1"),
     "half a pixel": (lambda: viewer.Page("<p>", height=2.5), "Page: height must be a whole number, found 2.5"),  # type: ignore[arg-type]
     "no page": (lambda: viewer.Page(None), "Page: html must be text, found None"),  # type: ignore[arg-type]

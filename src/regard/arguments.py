@@ -17,7 +17,7 @@ R = TypeVar("R")
 
 Labels = Sequence[str] | Sequence[int]
 """Labels, all of them text or all whole numbers; "" is none."""
-_RAW = (AttributeError, TypeError, ValueError, IndexError, KeyError, OverflowError, ZeroDivisionError)
+_RAW = (AttributeError, TypeError, ValueError, IndexError, KeyError, OverflowError, ZeroDivisionError, RuntimeError)
 
 
 def takes_arguments(function: Callable[P, R]) -> Callable[P, R]:
@@ -85,7 +85,7 @@ def _taken(argument: str, kind: str, value: Any) -> Any:
 
 def _list(argument: str, value: Any, wanted: str, kind: Any) -> Sequence[Any]:
     found = value.tolist() if hasattr(value, "tolist") else value
-    if isinstance(found, str | bytes | Mapping) or not isinstance(found, Iterable):
+    if isinstance(found, str | bytes | Mapping | set | frozenset) or not isinstance(found, Iterable):
         raise DataError(f"{argument} must be a list of {wanted}, found {shown(found)}")
     items = found if isinstance(found, list | tuple) else list(found)
     for number, item in enumerate(items, 1):

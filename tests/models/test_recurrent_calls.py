@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.module import register_module_forward_hook
 
 from regard.errors import ConfigError, ShapeError
 from regard.models import RecurrentCell, RecurrentEncoder, RecurrentStack
@@ -68,6 +69,33 @@ def test_a_stack_has_a_state_for_each_layer_and_a_second_input_if_it_says_so() -
             stack.run(gates, layers, extra)
         with pytest.raises(ShapeError, match=told):
             stack(gates[:, 0], layers, None if extra is None else extra[:, 0])
+
+
+def test_a_second_input_of_other_axes_is_refused() -> None:
+    stack = RecurrentStack("lstm", 4, 5, num_layers=1, extra_dim=3, dropout=0.0)
+    layers, gates = (RecurrentCell("lstm", 5).initial(6),), stack.project(torch.randn(6, 6, 4))
+    whole = torch.randn(6, 6, 3)
+    assert torch.equal(stack.run(gates, layers, whole[:, :1])[0], stack.run(gates, layers, whole[:, :1].expand(6, 6, 3))[0])
+    for extra in (whole[0], whole[:1], whole[:5], whole[..., :2], whole[:, :2]):
+        with pytest.raises(ShapeError, match=r"extra must be \(6, 6, 3\), beside gates \(6, 6, 20\), or 1 in its last axis"):
+            stack.run(gates, layers, extra)
+    for wrong in (None, [1.0], "a"):
+        with pytest.raises(ShapeError, match=r"^RecurrentStack(\.run)?: (extra|gates) must be a tensor, found"):
+            stack.run(gates, layers, wrong)  # type: ignore[arg-type]
+        with pytest.raises(ShapeError, match=r"^RecurrentStack.run: gates must be a tensor, found"):
+            stack.run(wrong, layers, whole)  # type: ignore[arg-type]
+        with pytest.raises(ShapeError, match=r"expected a state for each of 1 layer, found"):
+            stack.run(gates, wrong and 3, whole)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_cell_refuses_other_dtypes_than_its_own(kind: Any) -> None:
+    cell, projected = RecurrentCell(kind, 3), torch.randn(2, 4, GATES[kind] * 3)
+    doubled = tuple(part.double() for part in cell.initial(2))
+    calls = [lambda: cell.run(projected.double(), cell.initial(2)), lambda: cell.run(projected, doubled)]
+    for call in (*calls, lambda: cell(projected[:, 0], doubled)):
+        with pytest.raises(ShapeError, match=r"^RecurrentCell.*: projected and state must be torch.float32 as the cell is, found torch"):
+            call()
 
 
 class Masked(nn.Module):
@@ -151,7 +179,7 @@ def test_hooks_and_overridden_steps_are_called(kind: Any) -> None:
     cell = RecurrentCell(kind, 3)
     doubled = Doubled(kind, 3)
     doubled.load_state_dict(cell.state_dict())
-    projected, calls = torch.randn(2, 4, GATES[kind] * 3), []
+    projected, calls = torch.randn(2, 4, GATES[kind] * 3), list[Any]()
     torch.testing.assert_close(doubled.run(projected, cell.initial(2))[0], cell.run(2 * projected, cell.initial(2))[0])
     hook = cell.register_forward_hook(lambda module, given, found: calls.append(found[0].shape))
     cell.run(projected, cell.initial(2))
@@ -159,6 +187,14 @@ def test_hooks_and_overridden_steps_are_called(kind: Any) -> None:
     hook.remove()
     cell.run(projected, cell.initial(2))
     assert len(calls) == 4
+    hook = register_module_forward_hook(lambda module, given, found: calls.append(None) if module is cell else None)
+    cell.run(projected, cell.initial(2))
+    hook.remove()
+    assert len(calls) == 8
+    step = cell.forward
+    cell.forward = lambda *given: calls.append(None) or step(*given)  # type: ignore[method-assign]
+    cell.run(projected, cell.initial(2))
+    assert len(calls) == 12
 
 
 def test_frozen_layers_keep_nothing_for_a_gradient() -> None:
@@ -177,10 +213,11 @@ def test_a_bfloat16_lstm_is_about_as_exact_as_torch() -> None:
     for seed in range(4):
         torch.manual_seed(seed)
         theirs, cell, inputs = nn.LSTM(32, 64, batch_first=True).bfloat16(), RecurrentCell("lstm", 64), GateInput(32, "lstm", 64)
-        cell.weight.data, inputs.weight.data = theirs.weight_hh_l0.data, theirs.weight_ih_l0.data
-        inputs.bias.data = theirs.bias_ih_l0.data + theirs.bias_hh_l0.data
+        weights = theirs.state_dict()
+        cell.weight.data, inputs.weight.data = weights["weight_hh_l0"].clone(), weights["weight_ih_l0"].clone()
+        inputs.bias.data = weights["bias_ih_l0"] + weights["bias_hh_l0"]
         exact = nn.LSTM(32, 64, batch_first=True).double()
-        exact.load_state_dict({name: part.double() for name, part in theirs.state_dict().items()})
+        exact.load_state_dict({name: part.double() for name, part in weights.items()})
         x = torch.randn(8, 40, 32).bfloat16()
         expected = exact(x.double())[0]
         ours = cell.run(inputs(x), tuple(part.bfloat16() for part in cell.initial(8)))[0]

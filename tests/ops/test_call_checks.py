@@ -41,9 +41,9 @@ def test_no_operation_fails_in_other_words(name: str, given: Any) -> None:
         function(**call)
 
 
-def copied(label_smoothing: Any) -> Any:
-    weights, places, goals = torch.full((1, 2, 3), 1 / 3), torch.zeros(1, 3, dtype=torch.long), torch.ones(1, 2, dtype=torch.long)
-    real = goals > 0
+def copied(label_smoothing: Any, *, goal: int = 1) -> Any:
+    weights, places, goals = torch.full((1, 2, 3), 1 / 3), torch.zeros(1, 3, dtype=torch.long), torch.tensor([[goal, -100]])
+    real = goals > -100
     return ops.copy_loss(torch.zeros(1, 2, 5), torch.zeros(1, 2), weights, places, goals, real=real, label_smoothing=label_smoothing)
 
 
@@ -119,6 +119,12 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[RegardError], str]] = {
     "negative ids": (lambda: ops.copy_places(-IDS, 7), RangeError, r"source\[0, 0\] is -1"),
     "ids of one axis": (lambda: ops.copy_places(IDS[0], 7), ShapeError, r"copy_places: source must have two axes, \(B, S\), found \(2,\)"),
     "fractional ids": (lambda: ops.copy_goals(IDS.float(), IDS, 7, unknown=1), ShapeError, "target must hold whole numbers"),
+    "a scale beyond half precision": (
+        lambda: ops.area_attention(X.half(), X.half(), X.half(), max_area=2, temperature=1e-6),
+        ConfigError,
+        "area_attention: scale / temperature must be at most 65504 in torch.float16, found 500000",
+    ),
+    "a goal past the end": (lambda: copied(0.0, goal=8), RangeError, r"copy_loss: goals\[0, 0\] is 8; allowed are numbers from 0 to 7"),
     "half an unknown": (lambda: ops.copy_goals(IDS, IDS, 7, unknown=1.0), ConfigError, "unknown must be a whole number"),  # type: ignore[arg-type]
     "smoothing of copies": (
         lambda: copied(math.nan),
@@ -191,6 +197,16 @@ def test_a_small_temperature_takes_the_best(normalizer: Any, dtype: torch.dtype)
     for wrong in (math.nan, math.inf):
         scores = torch.tensor([[1.0, wrong, 2.0]], dtype=dtype)
         assert ops.area_softmax(scores, temperature=0.5).isnan().all()
+
+
+def test_the_best_areas_are_chosen_whatever_the_temperature() -> None:
+    scores = torch.tensor([[1.0, 2.0, 3.0]])
+    for dtype in (torch.float16, torch.bfloat16, torch.float32):
+        assert ops.area_softmax(scores.to(dtype), top_k=1, temperature=1e10).tolist() == [[0, 0, 1]]
+
+
+def test_goals_of_padding_may_be_anything() -> None:
+    assert copied(0.1).loss.isfinite()
 
 
 def test_whole_numbers_of_numpy_are_sizes() -> None:

@@ -499,6 +499,31 @@ def test_runs_are_measured_again_by_another_metric(finished: tuple[StudyConfig, 
         run_study(fewer, out, beside=tmp_path, train=lambda command, log: pytest.fail("trained"))
 
 
+def test_an_interrupted_measurement_is_told_and_loses_nothing(
+    finished: tuple[StudyConfig, Path], tmp_path: Path, messages: list[str], call: Callable[..., tuple[int, bytes, str]]
+) -> None:
+    study, folder = finished
+    shutil.copytree(folder, out := tmp_path / "out")
+    kept = {path.name: path.read_text() for path in (out / "results").glob("*.json")}
+    for number, metric in enumerate(("chrF2", "exact match", "BLEU")):
+        other = study.model_copy(update={"metric": metric})
+        Outdated(other, out, beside=tmp_path).set_aside()  # as a command did that was killed before it measured
+        if not number:
+            assert run_study(other, out, beside=tmp_path, only="letters-none-2", train=train_here) == 0
+    assert {path.name: path.read_text() for path in (out / "earlier_results").glob("*-?.json")} == kept
+    assert len(list((out / "earlier_results").glob("*.2.json"))) == 4
+    (tmp_path / "study.yaml").write_text(yaml.safe_dump(study.model_dump(mode="json"), sort_keys=False))
+    code, _, err = call("compare", tmp_path / "study.yaml", "--out", out, "--report")
+    names = "letters-none-1, letters-additive-1, letters-none-2 and 1 more"
+    assert (code, f"4 trained runs wait to be measured again ({names}); without --report, the command measures" in err) == (2, True)
+    (out / "runs").rename(tmp_path / "elsewhere")
+    with pytest.raises(ConfigError, match=r"letters-none-1: is to be measured again, and .* with its weights is missing; bring it back"):
+        run_study(study, out, beside=tmp_path, train=lambda command, log: pytest.fail("trained"))
+    (tmp_path / "elsewhere").rename(out / "runs")
+    assert run_study(study, out, beside=tmp_path, train=train_here) == 0
+    assert counted_items(out) == [9, 9, 9, 9]
+
+
 def test_every_run_of_a_changed_test_set_is_measured_again(finished: tuple[StudyConfig, Path], tmp_path: Path) -> None:
     study, folder = finished
     shutil.copytree(folder, out := tmp_path / "out")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from numbers import Integral
@@ -94,7 +95,7 @@ def confusion_matrix(predicted: Labels, expected: Labels, labels: Labels) -> Con
         labels: all labels.
 
     Raises:
-        DataError: empty lists, unequal lengths, or a label that is not among `labels`.
+        DataError: empty lists, unequal lengths, labels that repeat, or a label that is not among them.
 
     Example:
         >>> confusion_matrix(["a", "b", "b"], ["a", "b", "a"], ["a", "b"]).counts.tolist()
@@ -102,6 +103,8 @@ def confusion_matrix(predicted: Labels, expected: Labels, labels: Labels) -> Con
     """
     _check(predicted, expected)
     numbers = {label: number for number, label in enumerate(labels)}
+    if len(numbers) < len(labels):
+        raise DataError(f"confusion_matrix: labels must differ, found {listed(labels)}")
     counts = np.zeros((len(labels), len(labels)), dtype=np.int64)
     for found, wanted in zip(predicted, expected, strict=True):
         for label in (found, wanted):
@@ -132,10 +135,8 @@ def macro_f1(predicted: Labels, expected: Labels) -> Score:
     """
     _check(predicted, expected)
     labels = sorted({*predicted, *expected} - {""})
-    scores = []
-    for label in labels:
-        hits = sum(p == e == label for p, e in zip(predicted, expected, strict=True))
-        scores.append(_ratio(2 * hits, sum(p == label for p in predicted) + sum(e == label for e in expected)))
+    hits, found, wanted = Counter(p for p, e in zip(predicted, expected, strict=True) if p == e), Counter(predicted), Counter(expected)
+    scores = [_ratio(2 * hits[label], found[label] + wanted[label]) for label in labels]
     value = 100 * sum(scores) / len(scores) if scores else 0.0
     return Score("macro-F1", value, "0-100", f"n:{len(expected)}|labels:{len(labels)}|zero division:0")
 

@@ -40,6 +40,7 @@ class RunScore(NamedTuple):
     influence: np.ndarray | None
 
 
+@takes_arguments
 def run_score(metric: str, counts: np.ndarray) -> RunScore:
     """Score one training and compute each test item's influence (jackknife, Efron and Stein 1981).
 

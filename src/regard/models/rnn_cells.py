@@ -8,13 +8,17 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+# torch has no public name for it.
+from torch.nn.modules.module import _has_any_global_hook  # pyright: ignore[reportPrivateUsage]
+
 from regard import ops
 from regard.constructor_checks import Count, Dropout, Size, checked
 from regard.errors import ShapeError, counted
 from regard.flags import takes_flags
+from regard.ops.call_checks import takes_tensors
 from regard.ops.number_checks import check_count
 from regard.ops.recurrent_layer import run_layer, supports
-from regard.ops.tensor_checks import Argument, Signature, is_plain
+from regard.ops.tensor_checks import Argument, Signature, autocasts, is_plain
 
 CellKind = Literal["gru", "lstm", "tanh"]
 Layers = tuple[tuple[Tensor, ...], ...]
@@ -120,7 +124,8 @@ class RecurrentCell(nn.Module):
 
     def _is_usual(self) -> bool:
         hooks = (self._forward_hooks, self._forward_pre_hooks, self._backward_hooks, self._backward_pre_hooks)
-        return type(self).forward is RecurrentCell.forward and not any(hooks)
+        own = type(self).forward is RecurrentCell.forward and "forward" not in vars(self)
+        return own and not any(hooks) and not _has_any_global_hook()
 
     def _check(self, signature: Signature, projected: Tensor, state: tuple[Tensor, ...], *mask: Tensor | None) -> None:
         parts = 2 if self.kind == "lstm" else 1
@@ -128,6 +133,9 @@ class RecurrentCell(nn.Module):
             found = type(state).__name__ if not isinstance(state, tuple | list) else counted(len(state), "tensor")
             raise ShapeError(f"{signature.operation}: state must be {('(hidden,)', '(hidden, cell)')[parts - 1]}, found {found}")
         sizes = signature.check(projected, *state, *[None] * (2 - parts), *mask)
+        if not autocasts(projected.device.type) and any(part.dtype != self.weight.dtype for part in (projected, *state)):
+            found = ", ".join(str(part.dtype) for part in (projected, *state))
+            raise ShapeError(f"{signature.operation}: projected and state must be {self.weight.dtype} as the cell is, found {found}")
         gates, hidden = GATES[self.kind] * self.hidden_size, self.hidden_size
         if (sizes["G"], sizes["H"]) != (gates, hidden):
             raise ShapeError(
@@ -197,8 +205,10 @@ class RecurrentStack(nn.Module):
         """Map embedded words (..., E) to the first layer's gates (..., G H); can be done for all steps at once."""
         return self.inputs[0](embedded)
 
+    @takes_tensors
     def forward(self, gates: Tensor, layers: Layers, extra: Tensor | None = None) -> Layers:
-        """Take one step: gates (..., G H) from `project`, the layers' states, and the second input (..., extra_dim) if it has one.
+        """Take one step: gates (..., G H) from `project`, the layers' states, and the second input (..., extra_dim) if it has one, whose
+        last axis but one may be 1.
 
         Raises:
             ShapeError: the states are not one for each layer, or the second input is missing or not expected.
@@ -210,6 +220,7 @@ class RecurrentStack(nn.Module):
             new.append(cell(projected, layers[index]))
         return tuple(new)
 
+    @takes_tensors
     def run(self, gates: Tensor, layers: Layers, extra: Tensor | None = None) -> tuple[Tensor, Layers]:
         """Take all steps, layer by layer, so that each layer's gate inputs are one product.
 
@@ -234,11 +245,18 @@ class RecurrentStack(nn.Module):
         return outputs, tuple(last)
 
     def _with_extra(self, gates: Tensor, layers: Layers, extra: Tensor | None) -> Tensor:
-        if len(layers) != len(self.cells):
-            raise ShapeError(f"RecurrentStack: expected a state for each of {counted(len(self.cells), 'layer')}, found {len(layers)}")
+        if not isinstance(layers, tuple | list) or len(layers) != len(self.cells):
+            found = len(layers) if isinstance(layers, tuple | list) else type(layers).__name__
+            raise ShapeError(f"RecurrentStack: expected a state for each of {counted(len(self.cells), 'layer')}, found {found}")
         if self.extra is None or extra is None:
             if self.extra is not extra:
                 wanted = "None without extra_dim" if self.extra is None else "a tensor, found None"
                 raise ShapeError(f"RecurrentStack: extra must be {wanted}")
             return gates
+        size, found = self.extra.in_features, tuple(extra.shape)
+        if found not in ((*gates.shape[:-1], size), (*gates.shape[:-2], 1, size)):
+            raise ShapeError(
+                f"RecurrentStack: extra must be {(*gates.shape[:-1], size)}, beside gates {tuple(gates.shape)}, "
+                f"or 1 in its last axis but one, found {found}"
+            )
         return gates + self.extra(extra)

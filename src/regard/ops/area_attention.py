@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 from typing import Literal, cast
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -107,6 +108,9 @@ def area_attention(
     if not query.shape[-1]:  # D = 0: all scores are 0
         query, key, key_mode = F.pad(query, (0, 1)), F.pad(key, (0, 1)), "mean"
     scale = (1 / math.sqrt(query.shape[-1] or 1) if scale is None else scale) / temperature
+    largest = torch.finfo(query.dtype).max
+    if not isinstance(scale, Tensor) and abs(scale) > largest:
+        raise ConfigError(f"area_attention: scale / temperature must be at most {largest:g} in {query.dtype}, found {scale:g}")
     query, scale = with_learned_scale("area_attention", query, scale)
     spec = AreaSpec(max_area, grid, causal, key_mode, value_mode, top_k, scale, dropout, normalizer)
     weights = key_weights if key_mode == "features" else None

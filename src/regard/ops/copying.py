@@ -156,7 +156,7 @@ def copy_loss(
         gate: (B, T).
         weights: (B, T, S).
         places: (B, S).
-        goals: (B, T) from `copy_goals`.
+        goals: (B, T) from `copy_goals`, 0 to V + S - 1; any number at padding.
         real: (B, T) bool, False at padding.
         label_smoothing: eps, 0 <= eps < 1: the loss is (1 - eps) nll + eps times the mean of -log p over the V words of the vocabulary.
 
@@ -166,6 +166,7 @@ def copy_loss(
 
     Raises:
         ShapeError: shapes that do not agree.
+        RangeError: on a CPU, a place or a goal is out of range.
         ConfigError: a label smoothing outside of 0 <= eps < 1.
 
     Example:
@@ -177,7 +178,10 @@ def copy_loss(
     """
     _LOSS.check(logits, gate, weights, places, goals, real)
     check_share("copy_loss", "label_smoothing", label_smoothing)
-    check_range("copy_loss", "places", places, 0, logits.shape[-1] + places.shape[1] - 1)
+    most = logits.shape[-1] + places.shape[1] - 1
+    check_range("copy_loss", "places", places, 0, most)
+    goals = goals.masked_fill(~real, 0)
+    check_range("copy_loss", "goals", goals, 0, most)
     generated, copied = _parts(logits, gate, weights, places)
     size, first = logits.shape[-1], _firsts(places).unsqueeze(1)
     # Log-probability of the word at each source position, and of the goals.

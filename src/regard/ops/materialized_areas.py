@@ -343,18 +343,17 @@ def area_softmax(
     check_temperature("area_softmax", temperature)
     if top_k is not None:
         check_count("area_softmax", "top_k", top_k, 1)
-    if temperature < 1 and scores.shape[-1]:  # so that no quotient of an allowed score becomes infinite; no row changes by it
-        allowed = scores.detach() if mask is None else scores.detach().masked_fill(~mask, float("-inf"))
-        top = allowed.amax(-1, keepdim=True)
-        scores = scores - top.masked_fill(~top.isfinite(), 0.0)
-    scores = scores / temperature
-    if top_k is not None and top_k < scores.shape[-1]:
+    if top_k is not None and top_k < scores.shape[-1]:  # before the division, by which small scores of half precision would tie
         blocked = torch.zeros_like(scores, dtype=torch.bool) if mask is None else (~mask).expand_as(scores)
         allowed = scores.detach().masked_fill(blocked, float("-inf"))
         # Not `>=`: NaN must stay visible in the row.
         kept = ~(allowed < allowed.topk(top_k, dim=-1).values[..., -1:])
         mask = kept & ~blocked
-    return normalize(scores, mask, normalizer=normalizer)
+    if temperature < 1 and scores.shape[-1]:  # so that no quotient of an allowed score becomes infinite; no row changes by it
+        allowed = scores.detach() if mask is None else scores.detach().masked_fill(~mask, float("-inf"))
+        top = allowed.amax(-1, keepdim=True)
+        scores = scores - top.masked_fill(~top.isfinite(), 0.0)
+    return normalize(scores / temperature, mask, normalizer=normalizer)
 
 
 @takes_tensors

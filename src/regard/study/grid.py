@@ -36,7 +36,6 @@ from regard.study.live import LiveTable
 from regard.study.measure import attention_of, checkpoint_selection, known_links, measure_run, most_frequent_class, pairs_of, seen_items
 from regard.study.results import (
     CONFIGS,
-    EARLIER,
     RESULTS,
     RUNS,
     VALUES,
@@ -44,6 +43,7 @@ from regard.study.results import (
     Tested,
     TestSets,
     difference,
+    earlier_files,
     failure_file,
     result_file,
     trained_on,
@@ -395,9 +395,9 @@ def _from_here(path: Path) -> Path:
 
 def _earlier_result(folder: Path, name: str) -> dict[str, Any]:
     # What only the training of a run tells is in its earlier measurement.
-    for place in (RESULTS, EARLIER):
+    for path in (folder / RESULTS / f"{name}.json", *reversed(earlier_files(folder, name))):
         with suppress(OSError, ValueError, TypeError):
-            return dict(parse_json((folder / place / f"{name}.json").read_bytes()))
+            return dict(parse_json(path.read_bytes()))
     return {}
 
 

@@ -35,14 +35,21 @@ def result_file(folder: Path, cell: StudyCell) -> Path:
     return folder / RESULTS / f"{cell.name}.json"
 
 
-def earlier_file(folder: Path, cell: StudyCell) -> Path:
-    """Return the file of a run's result on an earlier test set."""
-    return folder / EARLIER / f"{cell.name}.json"
+def earlier_files(folder: Path, name: str) -> list[Path]:
+    """Return the files of a run's results on earlier test sets or by earlier metrics, the latest last: NAME.json, NAME.2.json and so on."""
+    found = []
+    while (path := _earlier_file(folder, name, len(found))).exists():
+        found.append(path)
+    return found
+
+
+def _earlier_file(folder: Path, name: str, number: int) -> Path:
+    return folder / EARLIER / f"{name}{f'.{number + 1}' * (number > 0)}.json"
 
 
 def was_set_aside(folder: Path, cell: StudyCell) -> bool:
-    """Return whether a run has a result on an earlier test set alone, and its weights, by which it can be measured on this one."""
-    return earlier_file(folder, cell).exists() and not result_file(folder, cell).exists() and has_weights(folder / RUNS / cell.name)
+    """Return whether a run has earlier results alone, as it is still to be measured again."""
+    return bool(earlier_files(folder, cell.name)) and not result_file(folder, cell).exists()
 
 
 def has_weights(run: Path) -> bool:
@@ -188,6 +195,7 @@ class Outdated:
         changed: keys of the test set that differ, and `metric` if that does, by run; none of a run whose result does not name its test
             set or the signatures of its scores.
         retrained: the files that a finished run was trained on, and whose content is another now.
+        waiting: runs that an interrupted command had still to measure again.
 
     Raises:
         ConfigError: a result is damaged.
@@ -215,11 +223,17 @@ class Outdated:
                         self.changed[cell] = changed
                     elif before is None or "signatures" not in found:
                         self.changed[cell] = []
+        self.waiting = [cell for cell in study_cells(study) if was_set_aside(folder, cell)]
         if folder.exists():
             sets.keep()
 
     def warn(self) -> None:
-        """Say that a report of the finished runs is not about the study's test sets or training files."""
+        """Say that a report of the finished runs is not about all of them, or not about the study's test sets or training files."""
+        if self.waiting:
+            runs = counted(len(self.waiting), "trained run waits", "trained runs wait")
+            names = listed((cell.name for cell in self.waiting), most=3)
+            where = f"without --report, the command measures; earlier results: {self._folder / EARLIER}"
+            progress.message(f"{runs} to be measured again ({names}); {where}", warning=True)
         for cell, files in self.retrained.items():
             progress.message(f"{cell.name}: {', '.join(files)}: changed since it was trained", warning=True)
         for data, cells in self._by_data(list(self.changed), known=True).items():
@@ -242,6 +256,12 @@ class Outdated:
                 f"{', '.join(files)}: changed since the run {cell.name} was trained; restore it, take another folder, or remove "
                 f"{result_file(self._folder, cell)} and {self._folder / RUNS / cell.name} to train it again"
             )
+        for cell in self.waiting:
+            if not (run := self._folder / RUNS / cell.name).exists():
+                raise ConfigError(
+                    f"{cell.name}: is to be measured again, and {run} with its weights is missing; bring it back, "
+                    f"take another folder, or remove {earlier_files(self._folder, cell.name)[-1]} and the like to train it again"
+                )
         lost = [cell for cell in self.changed if not has_weights(self._folder / RUNS / cell.name)]
         for cell in lost:
             if self.changed[cell]:
@@ -267,7 +287,7 @@ class Outdated:
                 where = f"earlier results: {self._folder / EARLIER}"
                 progress.message(f"{self._test_set(data, cells)}: {why}; measuring {runs} again; {where}", warning=True)
         for cell in again:
-            place = earlier_file(self._folder, cell)
+            place = _earlier_file(self._folder, cell.name, len(earlier_files(self._folder, cell.name)))
             place.parent.mkdir(exist_ok=True)
             result_file(self._folder, cell).replace(place)
 

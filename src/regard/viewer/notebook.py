@@ -100,7 +100,8 @@ def view(
         The page; a notebook displays it.
 
     Raises:
-        DataError: weights without matching tokens, an object of another type, or a file that cannot be written.
+        DataError: weights without matching tokens, records with arguments of weights, an object of another type, or a file that cannot be
+            written.
 
     Example:
         >>> view([[0.9, 0.1], [0.2, 0.8]], ["das", "Haus"], ["the", "house"]).html[:15]
@@ -112,6 +113,8 @@ def view(
         raise DataError("image: only what regard.watch recorded can be shown over one; weights need their tokens")
     elif key_tokens is not None:
         found = [_one(records, key_tokens, query_tokens, title)]
+    elif title or grid is not None or query_tokens is not None:
+        raise DataError("title, grid and query_tokens go with a recording, or with weights and their key_tokens")
     elif isinstance(records, AttentionRecord):
         found = [records]
     else:
