@@ -19,7 +19,7 @@ FUNCTIONS = {name: found for name in metrics.__all__ if inspect.isfunction(found
 GIVEN = [None, 3, 2.5, True, {"a": 1}, object(), [None], [3.5], ["a", 2.5], [["a", None]], np.zeros((2, 3, 4, 5))]
 
 
-@pytest.mark.parametrize("given", GIVEN, ids=repr)
+@pytest.mark.parametrize("given", GIVEN, ids=lambda given: type(given).__name__)
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_no_metric_fails_in_other_words(name: str, given: Any) -> None:
     function = FUNCTIONS[name]
