@@ -40,7 +40,7 @@ def takes_arguments(function: Callable[P, R]) -> Callable[P, R]:
             ...
         regard.errors.DataError: longest: lines must be a list of texts, item 2 is 2
     """
-    signature, function = inspect.signature(function), takes_flags(function)
+    signature = inspect.signature(function)
     name = function.__qualname__.removesuffix(".__init__")
     kinds = {each.name: str(each.annotation) for each in signature.parameters.values()}
     labelled = [each for each, kind in kinds.items() if kind == "Labels"]
@@ -60,7 +60,7 @@ def takes_arguments(function: Callable[P, R]) -> Callable[P, R]:
             what = ", ".join(f"{each} {shown(value)}" for each, value in given.arguments.items())
             raise DataError(f"{name}: cannot be computed of {what}: {str(error) or type(error).__name__}") from error
 
-    return call
+    return takes_flags(call)
 
 
 def _taken(argument: str, kind: str, value: Any) -> Any:

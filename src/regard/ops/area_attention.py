@@ -26,7 +26,7 @@ from regard.ops.call_checks import takes_tensors
 from regard.ops.kernels import area_cpu, area_op, area_torch, native
 from regard.ops.masks import check_mask
 from regard.ops.materialized_areas import KEY_MODES, LEARNED_KEY_MODES, VALUE_MODES, AreaWeights, check_area_weights, check_mode
-from regard.ops.number_checks import check_count, check_factor, check_share, check_temperature
+from regard.ops.number_checks import LARGEST_SCALE, check_count, check_factor, check_share, check_temperature
 from regard.ops.sparsemax import Normalizer
 from regard.ops.tensor_checks import autocast_together, refuse_others, with_learned_scale
 
@@ -108,9 +108,8 @@ def area_attention(
     if not query.shape[-1]:  # D = 0: all scores are 0
         query, key, key_mode = F.pad(query, (0, 1)), F.pad(key, (0, 1)), "mean"
     scale = (1 / math.sqrt(query.shape[-1] or 1) if scale is None else scale) / temperature
-    largest = torch.finfo(query.dtype).max
-    if not isinstance(scale, Tensor) and abs(scale) > largest:
-        raise ConfigError(f"area_attention: scale / temperature must be at most {largest:g} in {query.dtype}, found {scale:g}")
+    if query.dtype == torch.float16 and not isinstance(scale, Tensor) and torch.finfo(torch.float16).max < abs(scale) <= LARGEST_SCALE:
+        raise ConfigError(f"area_attention: scale / temperature must be at most 65504 in torch.float16, found {scale:g}")
     query, scale = with_learned_scale("area_attention", query, scale)
     spec = AreaSpec(max_area, grid, causal, key_mode, value_mode, top_k, scale, dropout, normalizer)
     weights = key_weights if key_mode == "features" else None
