@@ -23,7 +23,7 @@ from regard.metrics.seeds import LEVEL
 KEPT = RESULTS / "studies" / "generated" / "results"
 COUNTS = ("no", "one", "two", "three", "four", "five")
 LABELLED = ("SST-2", "SST-5", "TREC")
-REGULAR, MEANS, FEATURES = "regular attention", "areas, Eq. 3 and 4", "areas, Eq. 9"
+REGULAR, MEANS, FEATURES, LEARNED = "regular attention", "areas, Eq. 3 and 4", "areas, Eq. 9", "area features (Eq. 9)"
 HARD_OWN = ("hard: reward of each step, weight 0.3, soft start", "best cell")
 # Verdicts that a recommendation may rest on.
 SHOWN, REFUTED, NOT_SHOWN = ("suggests", "holds"), ("suggests the opposite", "the opposite holds"), ("not shown",)
@@ -161,9 +161,10 @@ def recurrent_translation() -> list[list[str]]:
     ]
     attending, _ = (evidence(*row, SHOWN) for row in attends)
     location, additive = (float(value("study_findings", row, "measured gain")) for row in attends)
-    scored = luong_scores()
     areas = ("li2018_small", "areas are better than single positions, LSTM 256, 4 heads", "tokens")
     interval, shown = unshown(*areas)
+    small = [("li2018_small", f"{keys} are better than single positions, LSTM 128, 1 head", "characters") for keys in (LEARNED, "areas")]
+    (held, _), gains = (evidence(*row, SHOWN) for row in small), [float(value("study_findings", row, "measured gain")) for row in small]
     return [
         [
             "translation, recurrent",
@@ -171,12 +172,18 @@ def recurrent_translation() -> list[list[str]]:
             f"{location:+.1f} BLEU by location attention over none, {additive:+.1f} by an additive score on joined captions",
             f"[{attending}](studies.md#verdicts)",
         ],
-        scored,
+        luong_scores(),
         [
             "translation, LSTM with four heads",
             "standard attention; areas are not shown to gain",
             f"{float(value('study_findings', areas, 'measured gain')):+.2f} BLEU by mean areas, 95 % interval {interval}",
             f"[{shown}](studies.md#do-small-models-gain-most)",
+        ],
+        [
+            "translation, LSTM of 128 cells with one head, characters",
+            LEARNED,
+            f"{gains[0]:+.2f} BLEU by area features over single positions, {gains[1]:+.2f} by mean areas",
+            f"[{held}](studies.md#do-small-models-gain-most)",
         ],
     ]
 
@@ -204,7 +211,7 @@ def luong_scores() -> list[str]:
 def transformer_translation() -> list[list[str]]:
     """Return the rows on Transformers that translate."""
     table, means = "multi30k_transformer", "areas are better than single positions"
-    learned = "area features (Eq. 9) are better than single positions"
+    learned = f"{LEARNED} are better than single positions"
     for hypothesis in (means, learned):
         for data in ("multi30k", "multi30k_fr"):
             evidence("li2018_translation", hypothesis, data, NOT_SHOWN)
