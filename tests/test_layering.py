@@ -29,7 +29,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "cores": set(),
     "jobs": {"errors", "strict_json", "progress", "cores"},
     "config": {"errors", "input_files", "mechanisms"},
-    "ops": {"errors", "flags"},
+    "ops": {"errors", "flags", "arguments"},
     "aliases": {"errors", "mechanisms"},
     "attention": {"errors", "flags", "constructor_checks", "aliases", "ops"},
     "models": {"errors", "flags", "constructor_checks", "config", "ops", "attention"},

@@ -9,7 +9,7 @@ from numbers import Integral, Real
 from os import PathLike
 from typing import Any, ParamSpec, TypeVar
 
-from regard.errors import DataError, RegardError, shown
+from regard.errors import DataError, shown
 from regard.flags import takes_flags
 
 P = ParamSpec("P")
@@ -17,7 +17,12 @@ R = TypeVar("R")
 
 Labels = Sequence[str] | Sequence[int]
 """Labels, all of them text or all whole numbers; "" is none."""
-_RAW = (AttributeError, TypeError, ValueError, IndexError, KeyError, OverflowError, ZeroDivisionError, RuntimeError)
+# Raised by Python, NumPy or PyTorch, of these classes and of none below them: an error of tracing or of memory is not about arguments.
+RAW = (
+    *(AttributeError, TypeError, ValueError, IndexError, KeyError),
+    *(RuntimeError, NotImplementedError, ZeroDivisionError, OverflowError),
+)
+"""Classes of errors that a wrong argument causes, where nothing checks it."""
 
 
 def takes_arguments(function: Callable[P, R]) -> Callable[P, R]:
@@ -54,9 +59,9 @@ def takes_arguments(function: Callable[P, R]) -> Callable[P, R]:
             raise DataError(f"{name}: labels must be all text or all whole numbers, found both")
         try:
             return function(*given.args, **given.kwargs)
-        except RegardError:
-            raise
-        except _RAW as error:
+        except RAW as error:
+            if type(error) not in RAW:
+                raise
             what = ", ".join(f"{each} {shown(value)}" for each, value in given.arguments.items())
             raise DataError(f"{name}: cannot be computed of {what}: {str(error) or type(error).__name__}") from error
 

@@ -106,6 +106,19 @@ def test_the_studies_page_says_what_the_gains_are() -> None:
         assert gains("Transformer Small", kind) <= gains("Transformer Tiny", kind)
 
 
+def test_the_studies_page_says_how_large_the_areas_of_one_head_are() -> None:
+    page = " ".join((ROOT / "docs" / "studies.md").read_text(encoding="utf-8").split())
+    assert "area features put nearly all weight on areas of two tokens, and most on areas of two characters" in page
+    table = json.loads((ROOT / "docs" / "results" / "study_li2018_small.json").read_text(encoding="utf-8"))
+    rows = [dict(zip(table["columns"], row, strict=True)) for row in table["rows"] if "1 head, areas, Eq. 9" in row[1]]
+    twos = {"tokens": list[int](), "characters": list[int]()}
+    for row in rows:
+        twos[row["data"].rpartition(" ")[2]].append(int(row["mass on areas by size"].partition("2: ")[2].removesuffix("%")))
+    assert len(twos["tokens"]) == 2
+    assert min(twos["tokens"]) >= 95
+    assert 50 < min(twos["characters"], default=0) <= max(twos["characters"]) < 95
+
+
 def test_the_studies_page_says_where_areas_of_characters_begin_and_end() -> None:
     page = " ".join((ROOT / "docs" / "studies.md").read_text(encoding="utf-8").split())
     table = json.loads((ROOT / "docs" / "results" / "area_borders.json").read_text(encoding="utf-8"))

@@ -6,7 +6,6 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from numbers import Integral
 
 import numpy as np
 
@@ -208,7 +207,7 @@ def calibration_error(probabilities: Sequence[float] | np.ndarray, correct: Sequ
         raise DataError(f"{confidence.size} probabilities, but {hits.size} outcomes: one of each is expected, at least one")
     if not ((confidence >= 0) & (confidence <= 1)).all():
         raise DataError("probabilities: expected numbers from 0 to 1")
-    if isinstance(bins, bool) or not isinstance(bins, Integral) or bins < 1:
+    if bins < 1:
         raise DataError(f"bins {shown(bins)}: expected a whole number of 1 or more")
     place = np.searchsorted(np.arange(1, bins) / bins, confidence)  # a value at the upper end of a bin is in it
     gaps = np.abs(np.bincount(place, hits, bins) - np.bincount(place, confidence, bins))

@@ -108,8 +108,9 @@ def area_attention(
     if not query.shape[-1]:  # D = 0: all scores are 0
         query, key, key_mode = F.pad(query, (0, 1)), F.pad(key, (0, 1)), "mean"
     scale = (1 / math.sqrt(query.shape[-1] or 1) if scale is None else scale) / temperature
-    if query.dtype == torch.float16 and not isinstance(scale, Tensor) and torch.finfo(torch.float16).max < abs(scale) <= LARGEST_SCALE:
-        raise ConfigError(f"area_attention: scale / temperature must be at most 65504 in torch.float16, found {scale:g}")
+    most = torch.finfo(torch.float16).max
+    if query.dtype == torch.float16 and not isinstance(scale, Tensor) and most < abs(scale) <= LARGEST_SCALE:
+        raise ConfigError(f"area_attention: scale / temperature must be at most {most:g} in torch.float16, found {scale:g}")
     query, scale = with_learned_scale("area_attention", query, scale)
     spec = AreaSpec(max_area, grid, causal, key_mode, value_mode, top_k, scale, dropout, normalizer)
     weights = key_weights if key_mode == "features" else None

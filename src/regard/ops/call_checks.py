@@ -11,6 +11,7 @@ from typing import Any, ParamSpec, TypeVar
 import torch
 from torch import Tensor
 
+from regard.arguments import RAW
 from regard.errors import ConfigError, RegardError, ShapeError, shown
 from regard.flags import takes_flags, with_own_code
 from regard.ops.number_checks import check_factor
@@ -18,9 +19,6 @@ from regard.ops.tensor_checks import is_plain, refuse_others
 
 P = ParamSpec("P")
 R = TypeVar("R")
-
-# Raised by Python or PyTorch, of these classes and of none below them: an error of tracing or of memory is not about arguments.
-_RAW = (AttributeError, TypeError, ValueError, IndexError, RuntimeError, NotImplementedError, ZeroDivisionError, OverflowError)
 
 
 def takes_tensors(function: Callable[P, R]) -> Callable[P, R]:
@@ -49,16 +47,16 @@ def takes_tensors(function: Callable[P, R]) -> Callable[P, R]:
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
         try:
             return function(*args, **kwargs)
-        except (*_RAW, RegardError) as error:
+        except (*RAW, RegardError) as error:
             said = str(error).startswith(f"{name}: ") or any(f"{each} must " in str(error) for each in kinds)
-            if said if isinstance(error, RegardError) else type(error) not in _RAW:
+            if said if isinstance(error, RegardError) else type(error) not in RAW:
                 raise
             try:
                 given = signature.bind(*args, **kwargs).arguments
             except TypeError:  # Python says which argument is missing or unknown
                 raise error from None
             _refuse(name, {each: (kinds[each], value) for each, value in given.items()})
-            if type(error) in _RAW and is_plain(*(value for value in given.values() if isinstance(value, Tensor))):
+            if type(error) in RAW and is_plain(*(value for value in given.values() if isinstance(value, Tensor))):
                 what = ", ".join(f"{each} {_shown(value)}" for each, value in given.items() if each != "self")
                 raise ShapeError(f"{name}: cannot be computed of {what}: {str(error).strip().splitlines()[0]}") from error
             raise
