@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -27,18 +28,23 @@ OPTIONS = DecodingOptions(
 )
 
 
-def found(kind: str, device: str) -> list[list[Hypothesis]]:
+# Hypotheses are kept on the device only where a step reads all logits or the attention.
+PLAIN = replace(OPTIONS, coverage_penalty=0.0, no_repeat_ngram_size=0)
+
+
+def found(kind: str, options: DecodingOptions, device: str) -> list[list[Hypothesis]]:
     step = HistoryStep(seed=1, vocabulary=1009, source_lengths=SOURCES[:5], end_bonus=4.0, device=device)
-    common: Any = {"batch_size": 7, "options": OPTIONS, "device": device}
+    common: Any = {"batch_size": 7, "options": options, "device": device}
     if kind == "sample":
         generator = torch.Generator().manual_seed(1)
         return sample(step, step.start(range(7)), sampling=SamplingOptions(num_samples=3, top_p=0.9), generator=generator, **common)
     return {"beam_size": beam_search, "greedy": greedy_search}[kind](step, step.start(range(7)), **common)
 
 
+@pytest.mark.parametrize("options", [OPTIONS, PLAIN], ids=["kept there", "kept on the cpu"])
 @pytest.mark.parametrize("kind", ["beam_size", "greedy", "sample"])
-def test_a_gpu_finds_what_the_cpu_finds(kind: str) -> None:
-    for ours, expected in zip(found(kind, "cuda"), found(kind, "cpu"), strict=True):
+def test_a_gpu_finds_what_the_cpu_finds(kind: str, options: DecodingOptions) -> None:
+    for ours, expected in zip(found(kind, options, "cuda"), found(kind, options, "cpu"), strict=True):
         for one, other in zip(ours, expected, strict=True):
             assert one.tokens == other.tokens
             assert one.score == pytest.approx(other.score, rel=1e-5)

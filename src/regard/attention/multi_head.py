@@ -34,19 +34,21 @@ class HeadMemory(NamedTuple):
         value: (B, H, S, Dv); zeros where masked, like the keys.
         mask: (B, S) bool, True = may attend; None allows everything.
         of_areas: the S positions are materialized areas, from `MultiHeadAttention.areas_of`.
+        never_empty: known of the mask: each sentence has a position that may be attended. Attending need not look.
     """
 
     key: Tensor
     value: Tensor
     mask: Tensor | None
     of_areas: bool = False
+    never_empty: bool = False
 
     def append(self, other: HeadMemory) -> HeadMemory:
         """Append the positions of `other`, such as a decoding step's, to the cache."""
         mask = None
         if self.mask is not None or other.mask is not None:
             mask = torch.cat([_all(memory) if memory.mask is None else memory.mask for memory in (self, other)], 1)
-        return HeadMemory(torch.cat([self.key, other.key], 2), torch.cat([self.value, other.value], 2), mask, self.of_areas)
+        return self._replace(key=torch.cat([self.key, other.key], 2), value=torch.cat([self.value, other.value], 2), mask=mask)
 
     @property
     def batch(self) -> int:
@@ -56,7 +58,7 @@ class HeadMemory(NamedTuple):
     def rows(self, index: Tensor) -> HeadMemory:
         """Keep only the sentences `index` (B',), in that order."""
         mask = None if self.mask is None else self.mask.index_select(0, index)
-        return HeadMemory(self.key.index_select(0, index), self.value.index_select(0, index), mask, self.of_areas)
+        return self._replace(key=self.key.index_select(0, index), value=self.value.index_select(0, index), mask=mask)
 
 
 def _all(memory: HeadMemory) -> Tensor:
@@ -217,9 +219,8 @@ class MultiHeadAttention(nn.Module):
             masked = ops.mask_nonfinite(key, value, allowed.any(1))
             assert masked.tainted is not None
             query, key, value, tainted = query.masked_fill(bad.unsqueeze(-1), 0.0), masked.key, masked.value, masked.tainted | bad
-        context, weights = self._heads(
-            *self._project(query, key, value), allowed, causal and mask is None and key_mask is None, need_weights
-        )
+        only_causal = causal and mask is None and key_mask is None
+        context, weights = self._heads(*self._project(query, key, value), _Allowed(allowed, only_causal), need_weights)
         return self._join(context, weights, tainted)
 
     @takes_tensors
@@ -258,8 +259,12 @@ class MultiHeadAttention(nn.Module):
             if self.areas is not None and has_gap(key_mask):
                 raise ConfigError("items: areas need a key_mask without a gap, as with padding; `memory` and `attend` take any")
             states = states.masked_fill(~key_mask.unsqueeze(-1), 0.0)
-        key, value = (part.unflatten(-1, (self.num_heads, self.head_dim)) for part in ops.joint_linear(states, (self.key, self.value)))
-        return index_sources(key, value, key_mask)
+        return index_sources(*self.project_items(states), key_mask)
+
+    def project_items(self, states: Tensor) -> tuple[Tensor, Tensor]:
+        """Project states (B, S, E) to the keys and values of `items`, both (B, S, H, D)."""
+        key, value = ops.joint_linear(states, (self.key, self.value))
+        return key.unflatten(-1, (self.num_heads, self.head_dim)), value.unflatten(-1, (self.num_heads, self.head_dim))
 
     @takes_tensors
     def attend_items(self, query: Tensor, memory: IndexedMemory, *, need_weights: bool = False) -> AttentionOutput:
@@ -334,11 +339,11 @@ class MultiHeadAttention(nn.Module):
             return self._join(*self._weigh(*heads, allowed, need_weights), None)
         allowed = self._allowed(query, memory.key.shape[2], mask, causal)
         key, value, tainted = ops.mask_nonfinite(memory.key, memory.value, allowed)
-        only_causal = causal and mask is None and memory.mask is None
+        seen = _Allowed(allowed, causal and mask is None)
         if memory.mask is not None:
             padding = memory.mask[:, None, None]
-            allowed = padding if allowed is None else allowed & padding
-        context, weights = self._heads(self._split(self.query(query)), key, value, allowed, only_causal, need_weights)
+            seen = _Allowed(padding, never_empty=memory.never_empty) if allowed is None else _Allowed(allowed & padding)
+        context, weights = self._heads(self._split(self.query(query)), key, value, seen, need_weights)
         return self._join(context, weights, None if tainted is None else tainted.any(1))
 
     def _check(self, key: Tensor, value: Tensor) -> None:
@@ -387,14 +392,12 @@ class MultiHeadAttention(nn.Module):
             weights = None if weights is None else weights.masked_fill(tainted[:, None, :, None], torch.nan)
         return AttentionOutput(context, weights)
 
-    def _heads(
-        self, query: Tensor, key: Tensor, value: Tensor, allowed: Tensor | None, only_causal: bool, need_weights: NeedWeights
-    ) -> tuple[Tensor, Tensor | None]:
+    def _heads(self, query: Tensor, key: Tensor, value: Tensor, seen: _Allowed, need_weights: NeedWeights) -> tuple[Tensor, Tensor | None]:
         # (B, H, T, D) on (B, H, S, D) twice: context and, if requested, weights of every head.
         if need_weights == "areas" and self.areas is None:
             raise ConfigError('MultiHeadAttention: need_weights="areas" needs areas; True gives the weights of the items')
         dropout = self.dropout if self.training else 0.0
-        areas = self.areas
+        areas, allowed = self.areas, seen.mask
         if areas is not None and areas.direct and self.score is None:
             found = ops.area_attention(
                 query,
@@ -402,8 +405,8 @@ class MultiHeadAttention(nn.Module):
                 value,
                 max_area=areas.max_area,
                 grid=areas.grid,
-                mask=None if only_causal else allowed,
-                causal=only_causal,
+                mask=None if seen.only_causal else allowed,
+                causal=seen.only_causal,
                 key_mode=areas.key_mode,
                 value_mode=areas.value_mode,
                 need_weights=need_weights,
@@ -420,9 +423,9 @@ class MultiHeadAttention(nn.Module):
             if dtype == torch.float16 and query.device.type == "cpu":  # there PyTorch's kernel hides keys that are all NaN
                 query, key, value = query.float(), key.float(), value.float()
             if not dropout and ops.native_takes_items(query, key):  # half the time of PyTorch's kernel
-                found = cast(Tensor, ops.area_attention(query, key, value, max_area=1, mask=allowed, causal=only_causal))
+                found = cast(Tensor, ops.area_attention(query, key, value, max_area=1, mask=allowed, causal=seen.only_causal))
             else:
-                found = _fused(query, key, value, allowed, only_causal, dropout)
+                found = _fused(query, key, value, seen, dropout)
             return found.to(dtype), None
         if areas is not None:
             items, key, value = key.shape[2], areas.keys(key), areas.values(value)
@@ -472,10 +475,19 @@ def _scores(
     return nn.ModuleList(score) if isinstance(score, Sequence) else score
 
 
-def _fused(query: Tensor, key: Tensor, value: Tensor, allowed: Tensor | None, only_causal: bool, dropout: float) -> Tensor:
+class _Allowed(NamedTuple):
+    """A mask of four axes, or None for everything; that it is the causal one alone; that no row of it is empty."""
+
+    mask: Tensor | None
+    only_causal: bool = False
+    never_empty: bool = False
+
+
+def _fused(query: Tensor, key: Tensor, value: Tensor, seen: _Allowed, dropout: float) -> Tensor:
+    allowed, only_causal = seen.mask, seen.only_causal
     if only_causal and query.shape[2] == key.shape[2]:  # is_causal aligns top-left: right only for equal lengths
         return F.scaled_dot_product_attention(query, key, value, dropout_p=dropout, is_causal=True)
-    if allowed is None or (only_causal and query.shape[2] < key.shape[2]):
+    if allowed is None or seen.never_empty or (only_causal and query.shape[2] < key.shape[2]):
         return F.scaled_dot_product_attention(query, key, value, attn_mask=allowed, dropout_p=dropout)
     # Backends differ on fully masked rows: let these attend to everything, and zero them after.
     empty = ~allowed.any(-1, keepdim=True)

@@ -69,9 +69,9 @@ def beam_search(
     rules = BatchedOptions.build(options, batch_size, device)
     live, state = initial_hypotheses(state, rules)
     tally = FinishedScores(live.totals.new_full((len(live.rows), options.n_best), -torch.inf), torch.zeros_like(live.rows))
-    back_pointers = BackPointers(rules.limits, device)
+    back_pointers = BackPointers(rules.limits, rules.max_length.device)
     while len(live.rows):
-        logits, attention, state = step(live.tokens, state)
+        logits, attention, state = step(live.tokens.to(rules.device), state)
         check_step(logits, attention, live, rules)
         coverage = add_coverage(live, attention, rules)
         # At most `beam_size` continuations of a hypothesis continue, and one ends.
@@ -80,7 +80,7 @@ def beam_search(
         back_pointers.attend(attention if options.need_attention else None)
         back_pointers.finish(ends, live.length + 1)
         back_pointers.extend(going.tokens, going.log_probs, parents)
-        state = reorder_state(state, rows, going.beams, live)
+        state = reorder_state(state, rows, going.beams, live, rules.device)
         live = advance_hypotheses(live, rows, going, coverage, progress)
     return back_pointers.best(options.n_best)
 

@@ -81,13 +81,14 @@ def next_candidates(
 
 
 def _best(logits: Tensor, only: Tensor, live: ActiveHypotheses, rules: BatchedOptions, *, count: int) -> tuple[Candidates, Tensor]:
-    """Return the `count` best allowed tokens, and the log-probability (B, K, 1) of `only` (B, K).
+    """Return the `count` best allowed tokens, and the log-probability (B, K, 1) of `only` (B, K), on its device.
 
     Taking `count` plus the number of forbidden tokens leaves `count`, without changing the logits.
     """
     forbidden = rules.forbidden(live.length)
     log_probs, tokens = ops.top_log_probs(logits, count + len(forbidden))
-    behind = logits.gather(-1, only[..., None]).float() - logits.gather(-1, tokens[..., :1]).float()
+    behind = logits.gather(-1, only[..., None].to(logits.device)).float() - logits.gather(-1, tokens[..., :1]).float()
+    tokens, log_probs, behind = (part.to(only.device) for part in (tokens, log_probs, behind))
     only_log_probs = behind + log_probs[..., :1]
     if len(forbidden):
         masked = log_probs.masked_fill(torch.isin(tokens, forbidden), -torch.inf)

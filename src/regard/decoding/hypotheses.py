@@ -45,7 +45,7 @@ def initial_hypotheses(state: AnyState, rules: BatchedOptions, width: int = 1) -
     rows = torch.tensor([row for row, limit in enumerate(rules.limits) if limit], dtype=torch.long, device=device)
     tokens = torch.full((len(rows), width), rules.options.bos, dtype=torch.long, device=device)
     if len(rows) and (len(rows) < len(rules.limits) or width > 1):
-        state = state.select(rows, torch.zeros_like(tokens))
+        state = state.select(rows.to(rules.device), torch.zeros_like(tokens, device=rules.device))
     history = tokens.new_zeros(len(rows), width, 0) if rules.options.no_repeat_ngram_size else None
     progress = None if rules.progress is None else rules.progress.select(rows, torch.zeros_like(tokens))
     return ActiveHypotheses(rows, tokens, torch.zeros(tokens.shape, device=device), 0, history, None, progress), state
@@ -85,12 +85,12 @@ def advance_hypotheses(
     return ActiveHypotheses(live.rows[rows], going.tokens, going.totals, live.length + 1, history, coverage, progress)
 
 
-def reorder_state(state: AnyState, rows: Tensor, beams: Tensor, live: ActiveHypotheses) -> AnyState:
-    """Return the state of `rows` (B',) and `beams` (B', K'), unchanged if nothing moved or continues."""
+def reorder_state(state: AnyState, rows: Tensor, beams: Tensor, live: ActiveHypotheses, device: torch.device) -> AnyState:
+    """Return the state, on `device`, of `rows` (B',) and `beams` (B', K'), unchanged if nothing moved or continues."""
     same = len(rows) == len(live.rows) and beams.shape == live.tokens.shape
     if not len(rows) or (same and (beams.size(1) == 1 or beams.equal(torch.arange(beams.size(1), device=beams.device).expand_as(beams)))):
         return state
-    return state.select(rows, beams)
+    return state.select(rows.to(device), beams.to(device))
 
 
 def flat_indices(beams: Tensor, live: ActiveHypotheses) -> Tensor:
@@ -196,7 +196,8 @@ class BackPointers:
         tokens = torch.zeros(len(leaves), longest, dtype=torch.long, device=self._device)
         log_probs = torch.zeros(len(leaves), longest, device=self._device)
         width = max((weights.size(-1) for weights in self._attention), default=0)
-        attention = torch.zeros(len(leaves), longest, width, device=self._device)
+        # Attention is on the model's device, until all of a hypothesis is together.
+        attention = torch.zeros(len(leaves), longest, width, device=self._attention[0].device if self._attention else self._device)
         going = 0
         for time in reversed(range(longest)):
             while going < len(leaves) and leaves[going].length > time:
@@ -204,7 +205,7 @@ class BackPointers:
             nodes = node[:going]
             if self._attention:
                 weights = self._attention[time]
-                attention[:going, time, : weights.size(-1)] = weights[nodes]
+                attention[:going, time, : weights.size(-1)] = weights[nodes.to(weights.device)]
             if time:
                 layer = self._layers[time - 1]
                 tokens[:going, time - 1], log_probs[:going, time - 1] = layer.tokens[nodes], layer.log_probs[nodes]

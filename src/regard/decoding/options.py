@@ -121,9 +121,16 @@ class DecodingOptions:
 
 @dataclass(frozen=True)
 class BatchedOptions:
-    """Decoding options for a batch: one entry per sentence, as tensors where steps need them."""
+    """Decoding options for a batch: one entry per sentence, as tensors where steps need them.
+
+    Attributes:
+        device: of the model. The tensors, and the hypotheses of a search, are on it only where each step reads all logits or the attention;
+            else they are on the CPU. A step then moves a few candidates to it, which a native call selects from, where a GPU would take
+            dozens of calls and wait for several of them.
+    """
 
     options: DecodingOptions
+    device: torch.device
     limits: list[int]
     max_length: Tensor  # (B,) long
     ceiling: Tensor  # (B,) float: the length penalty at max_length
@@ -135,8 +142,8 @@ class BatchedOptions:
     highest: int  # the maximum token id in the options
 
     @classmethod
-    def build(cls, options: DecodingOptions, batch_size: int, device: torch.device | str) -> Self:
-        """Check the options against the batch size and move them to the device.
+    def build(cls, options: DecodingOptions, batch_size: int, device: torch.device | str, *, reads_all: bool = False) -> Self:
+        """Check the options against the batch size and move them to their device; `reads_all`: each step reads all logits.
 
         Raises:
             ShapeError: an option does not have one entry per sentence.
@@ -157,12 +164,15 @@ class BatchedOptions:
                 raise ConfigError(f"prefix of sentence {sentence} has {len(prefix)} tokens, but its max_length is {limit}")
             if bad := [row for phrase in own for row in phrase.rows if not row or options.eos in row or min(row) < 0]:
                 raise ConfigError(f"a phrase of sentence {sentence} is empty, or holds EOS ({options.eos}) or a negative id: {bad[0]}")
+        near = reads_all or options.phrases is not None or options.no_repeat_ngram_size or options.coverage_penalty
+        model_device, device = torch.device(device), device if near else "cpu"
         width = max(map(len, prefixes), default=0)
         forced = [token for own in phrases for phrase in own for row in phrase.rows for token in row]
         progress = PhraseProgress.start(options.phrases, device) if options.phrases is not None and any(phrases) else None
         padded = [prefix + [-1] * (width - len(prefix)) for prefix in prefixes]
         return cls(
             options=options,
+            device=model_device,
             limits=limits,
             max_length=torch.tensor(limits, dtype=torch.long, device=device),
             ceiling=torch.tensor([length_penalty(n, options.length_penalty) for n in limits], dtype=torch.float32, device=device),

@@ -191,7 +191,7 @@ def sample(
     """
     if options.phrases is not None:
         raise ConfigError("phrases: need beam search; samples may not contain them")
-    rules = BatchedOptions.build(options, batch_size, device)
+    rules = BatchedOptions.build(options, batch_size, device, reads_all=True)
     generators = list(generator) if isinstance(generator, Sequence) else [generator] * batch_size
     if len(generators) != batch_size:
         raise ShapeError(f"generator has {len(generators)} entries, but the batch has {batch_size} sentences")
@@ -243,7 +243,7 @@ def decode_stepwise(
     back_pointers = BackPointers(rules.limits, rules.max_length.device)
     done = torch.zeros_like(live.tokens, dtype=torch.bool)
     while len(live.rows):
-        logits, attention, state = step(live.tokens, state)
+        logits, attention, state = step(live.tokens.to(rules.device), state)
         check_step(logits, attention, live, rules)
         coverage = add_coverage(live, attention, rules)
         longer = append_candidate(next_candidates(logits, live, rules, pick), live)
@@ -259,7 +259,7 @@ def decode_stepwise(
         back_pointers.extend(longer.tokens[rows], longer.log_probs[rows], parents[rows])
         going = longer._replace(tokens=longer.tokens.masked_fill(done, options.pad)).take(rows)
         done = done[rows]
-        state = reorder_state(state, rows, going.beams, live)
+        state = reorder_state(state, rows, going.beams, live, rules.device)
         live = advance_hypotheses(live, rows, going, coverage)
     return back_pointers.by_place()
 

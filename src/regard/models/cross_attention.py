@@ -8,13 +8,14 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from regard import ops
 from regard.attention import Areas, AttentionOutput, HeadMemory, IndexedMemory, MultiHeadAttention
 from regard.attention.areas import scored_area_length
 from regard.attention.indexed_memory import index_sources
 from regard.attention.recorder import is_recording, note_weights
 from regard.constructor_checks import checked
 from regard.errors import ShapeError
+from regard.ops.kernels import indexed_cpu
+from regard.ops.tensor_checks import is_plain
 
 SourceMemory = HeadMemory | IndexedMemory
 """Memory of a source: for whole targets, or for the steps of a search."""
@@ -38,17 +39,18 @@ def cache_source(attention: MultiHeadAttention, source: Source, *, for_decoding:
         torch.Size([3, 2, 9, 3])
     """
     areas = attention.areas
-    # The cache is for searches: with gradients, each step would copy its items from it.
-    stored = for_decoding and not (torch.is_grad_enabled() and source.states.requires_grad)
+    # The cache is for searches in the native library: elsewhere, and with gradients, each step would copy its items from it.
+    stored = for_decoding and indexed_cpu.takes_items(source.states)
     if stored and (areas is None or (scored_area_length(areas) and _begins(source.mask))):
         return attention.items(source.states, source.mask)
     memory = attention.memory(source.states, source.states, key_mask=source.mask, finite=True)
+    if for_decoding and source.mask is not None and is_plain(source.mask):
+        memory = memory._replace(never_empty=bool(source.mask.any(1).all()))
     if not for_decoding or areas is None or areas.fused:
         return memory
     made = attention.areas_of(memory)
     # Materialized areas are kept as they are where each step would copy all of them, and where all are displayed.
-    native = made.key.dtype == torch.float32 and ops.native_takes_items(made.key, made.key)
-    if not stored or not native or areas.top_k is not None or attention.score is not None or is_recording():
+    if not stored or not indexed_cpu.takes_items(made.key) or areas.top_k is not None or attention.score is not None or is_recording():
         return made
     key, value = (part.transpose(1, 2).contiguous() for part in (made.key, made.value))
     return index_sources(key, value, made.mask)._replace(of_areas=True)

@@ -157,4 +157,5 @@ def mean_source_weights(weights: tuple[Tensor, ...] | None, input_lengths: Tenso
     if input_lengths is not None:
         first, second = weights
         return mean_head_weights(join_weights(first.mean(1), second.mean(1), input_lengths))
-    return mean_head_weights(torch.stack([one.mean(1) for one in weights]).mean(0))
+    means = [one.mean(1) for one in weights]
+    return mean_head_weights(torch.stack(means).mean(0) if len(means) > 1 else means[0])

@@ -121,8 +121,8 @@ def append_step(
     Raises:
         ConfigError: areas of a grid.
     """
-    latest = attention.items(token)
-    items = _extended(past.items if isinstance(past, AreaCache) else past, current.before, latest.key, latest.value)
+    key, value = (part.flatten(0, 1) for part in attention.project_items(token))
+    items = _extended(past.items if isinstance(past, AreaCache) else past, current.before, key, value)
     areas = attention.areas
     if areas is None or scored_area_length(areas):
         return items, IndexedMemory(items.key, items.value, current.places)

@@ -47,6 +47,16 @@ def check_slots(table: SlotTable, items: int) -> None:
         check_range("cached_attention", "lengths", table.lengths, 0, table.places.shape[1])
 
 
+def takes_items(items: Tensor) -> bool:
+    """Return whether the native library attends to slots of such items, or of linear maps of them: part of `supports`.
+
+    Example:
+        >>> takes_items(torch.ones(3, 1, 2).double())
+        False
+    """
+    return items.dtype == torch.float32 and not (torch.is_grad_enabled() and items.requires_grad) and native.takes(items)
+
+
 def supports(query: Tensor, keys: Tensor, values: Tensor, table: SlotTable) -> bool:
     """Return whether the native library supports this call: plain float32 CPU tensors without gradient, with contiguous items.
 
@@ -61,10 +71,9 @@ def supports(query: Tensor, keys: Tensor, values: Tensor, table: SlotTable) -> b
         >>> supports(torch.ones(1, 1, 1, 2).double(), items, items, table)
         False
     """
-    parts = (query, keys, values)
-    if query.dtype != torch.float32 or (torch.is_grad_enabled() and any(part.requires_grad for part in parts)):
+    if not all(takes_items(part) for part in (query, keys, values)) or not native.takes(table.places, table.lengths):
         return False
-    return native.takes(*parts, *table) and all(x.is_contiguous() or x[:1].is_contiguous() for x in (keys, values))
+    return all(x.is_contiguous() or x[:1].is_contiguous() for x in (keys, values))
 
 
 def attend(
