@@ -12,7 +12,7 @@ import re
 from typing import NamedTuple
 
 from harness import RESULTS, options, read, write
-from which_attention import value
+from kept_tables import value
 
 RECURRENT = "[table](docs/results.md#recurrent-model-speed)"
 TRANSFORMER = "[table](docs/results.md#transformer-speed)"

@@ -9,134 +9,19 @@ recommendation that another row of its table is ahead of, or that rests on a ver
 
 from __future__ import annotations
 
-import re
-from collections.abc import Sequence
 from statistics import mean
-from typing import Any
 
 from harness import RESULTS, ROOT, options, read, write
+from kept_tables import COUNTS, NOT_SHOWN, REFUTED, SHOWN, evidence, lead, number, seeds, unshown, value, within_spread
 from two_inputs import SHARES
 
 from regard.config.study import load_study
 from regard.metrics.seeds import LEVEL
 
 KEPT = RESULTS / "studies" / "generated" / "results"
-COUNTS = ("no", "one", "two", "three", "four", "five")
 LABELLED = ("SST-2", "SST-5", "TREC")
 REGULAR, MEANS, FEATURES, LEARNED = "regular attention", "areas, Eq. 3 and 4", "areas, Eq. 9", "area features (Eq. 9)"
 HARD_OWN = ("hard: reward of each step, weight 0.3, soft start", "best cell")
-# Verdicts that a recommendation may rest on.
-SHOWN, REFUTED, NOT_SHOWN = ("suggests", "holds"), ("suggests the opposite", "the opposite holds"), ("not shown",)
-SUGGESTED = ("suggests", "suggests the opposite")
-STAR = "\\*"
-LOOKED = (
-    "bahdanau2015_long",
-    "daniluk2017",
-    "generated",
-    "li2018_characters",
-    "li2018_small",
-    "li2018_small_rate",
-    "li2018_tagged",
-    "lin2017",
-    "luong2015_scores",
-    "two_inputs",
-)
-"""Studies whose last seeds, or some hypotheses, came after first results on the same data had been read; the pages mark them."""
-
-
-def number_of_seeds(count: int) -> str:
-    """Return a number of seeds in words."""
-    return f"{COUNTS[count]} seed{'s' if count > 1 else ''}"
-
-
-def value(table: str, row: str | Sequence[str], column: str) -> Any:
-    """Return a cell: of the row that begins with these cells, in the column of this name.
-
-    Raises:
-        SystemExit: there is no such table, row or column; names it.
-    """
-    found = read(RESULTS / f"{table}.json")
-    wanted = [row] if isinstance(row, str) else list(row)
-    rows = [cells for cells in found.get("rows", []) if [str(cell) for cell in cells[: len(wanted)]] == wanted]
-    columns = found.get("columns", [])
-    if not rows or column not in columns:
-        raise SystemExit(f"{table}.json: no row {wanted} with a column {column!r}")
-    return rows[0][columns.index(column)]
-
-
-def number(table: str, row: str | Sequence[str], column: str) -> float:
-    """Return the number a cell begins with: the mean or median, without its spread."""
-    return float(str(value(table, row, column)).split()[0])
-
-
-def lead(table: str, row: str | Sequence[str], others: Sequence[str | Sequence[str]], column: str, *, lower: bool = False) -> float:
-    """Return by how much a recommended row leads the first of the others.
-
-    Raises:
-        SystemExit: one of the others is ahead; names it.
-    """
-    own = number(table, row, column)
-    leads = [(number(table, other, column) - own) * (1 if lower else -1) for other in others]
-    for other, found in zip(others, leads, strict=True):
-        if found < 0:
-            raise SystemExit(f"{table}.json: {row} is recommended, but {other} is ahead by {-found:.3g} in {column!r}")
-    return leads[0]
-
-
-def within_spread(table: str, row: str | Sequence[str], other: str | Sequence[str], column: str) -> float:
-    """Return by how much a row is ahead of another one, of cells such as 81.2 (80.4-81.3), or with a column for each seed.
-
-    Raises:
-        SystemExit: no seed of one is as good as one of the other: the difference is not within their spread.
-    """
-    own = [name for name in read(RESULTS / f"{table}.json")["columns"] if ", seed " in name]
-    cells = [
-        [value(table, each, name) for name in own] if own else re.findall(r"[\d.]+", str(value(table, each, column)))[1:]
-        for each in (row, other)
-    ]
-    ranges = [sorted(map(float, each)) for each in cells]
-    if max(ranges[0][0], ranges[1][0]) > min(ranges[0][-1], ranges[1][-1]):
-        raise SystemExit(f"{table}.json: {row} and {other} are further apart in {column!r} than their seeds")
-    return number(table, row, column) - number(table, other, column)
-
-
-def evidence(study: str, hypothesis: str, data: str, verdicts: Sequence[str]) -> str:
-    """Return what a verdict says, and of how many seeds; a star where results had been read before.
-
-    Raises:
-        SystemExit: it is none of the verdicts that the recommendation rests on; names it.
-    """
-    row = (study, hypothesis, data)
-    found, count = value("study_findings", row, "verdict"), int(value("study_findings", row, "seeds"))
-    if found not in verdicts:
-        raise SystemExit(f"study_findings.json: {', '.join(row)}: {found!r}, but the page rests on {list(verdicts)}")
-    words = "suggested by" if found in SUGGESTED else "holds with" if found in SHOWN + REFUTED else "not shown by"
-    told = f"{words} {number_of_seeds(count)}{STAR * (study in LOOKED)}"
-    alone = words.startswith("holds") and float(str(value("study_findings", row, "q")).removeprefix("< ")) >= LEVEL
-    return f"{told}, not over all studies" if alone else told
-
-
-def unshown(study: str, hypothesis: str, data: str) -> tuple[str, str]:
-    """Return the interval of a gain that is not shown, and of how many seeds that is.
-
-    Raises:
-        SystemExit: see `evidence`.
-    """
-    told = evidence(study, hypothesis, data, NOT_SHOWN)
-    return str(value("study_findings", (study, hypothesis, data), "95 % interval")), told
-
-
-def seeds(table: str, *rows: str | Sequence[str]) -> str:
-    """Return how many seeds each of these rows has at least: "three seeds"; a star where results had been read before.
-
-    Raises:
-        SystemExit: see `value`.
-    """
-    columns = read(RESULTS / f"{table}.json")["columns"]
-    alone = [column for column in columns if ", seed " in column]  # a column for each seed
-    column = "seeds" if "seeds" in columns else "runs"
-    counts = [sum(value(table, row, one) is not None for one in alone) if alone else int(value(table, row, column)) for row in rows]
-    return f"{number_of_seeds(min(counts))}{STAR * (table.removeprefix('study_') in LOOKED)}"
 
 
 def rows() -> list[list[str]]:
@@ -181,8 +66,8 @@ def recurrent_translation() -> list[list[str]]:
         ],
         [
             "translation, LSTM of 128 cells with one head, characters",
-            LEARNED,
-            f"{gains[0]:+.2f} BLEU by area features over single positions, {gains[1]:+.2f} by mean areas",
+            f"{LEARNED}, which also learn keys, with a tenth more parameters",
+            f"{gains[0]:+.2f} BLEU by area features over a dot score without a scale (see above), {gains[1]:+.2f} by mean areas",
             f"[{held}](studies.md#do-small-models-gain-most)",
         ],
     ]
@@ -229,8 +114,12 @@ def transformer_translation() -> list[list[str]]:
         ("Multi30k en-de, characters", f"Transformer {size}, {what}") for size, what in (("Small", FEATURES), ("Tiny", "single positions"))
     ]
     lead("study_li2018_small", widths[0], widths[1:], "BLEU")
+    best = number("study_li2018_small", widths[0], "BLEU")
     standard = [(widths[0][0], f"Transformer {size}, single positions") for size in ("Tiny", "Small")]
-    lead("study_li2018_small", standard[0], standard[1:], "BLEU")  # at this rate the wider one learned badly
+    lead("study_li2018_small", standard[0], standard[1:], "BLEU")
+    slower, narrow = number("study_li2018_small_rate", "single positions", "BLEU"), number("study_li2018_small", standard[0], "BLEU")
+    if slower <= narrow:
+        raise SystemExit("study_li2018_small_rate.json: standard attention is not better at the lower rate, as the page says")
     return [
         [
             "translation, Transformer, sub-words",
@@ -242,9 +131,10 @@ def transformer_translation() -> list[list[str]]:
         ],
         [
             "translation, Transformer, characters",
-            "256 wide, area features (Eq. 9), at the study's learning rate, which suits standard attention badly; "
-            "128 wide, standard attention: area features are not shown to gain",
-            f"{gained:+.2f} BLEU by area features 256 wide; {ahead:+.2f} 128 wide, 95 % interval {interval}",
+            "256 wide, area features (Eq. 9), at a learning rate at which standard attention has less BLEU than 128 wide; "
+            "128 wide, standard attention: area features are not shown to gain BLEU",
+            f"{gained:+.2f} BLEU by area features 256 wide; {ahead:+.2f} 128 wide, 95 % interval {interval}; 256 wide, standard attention "
+            f"has {slower:.1f} BLEU at a lower rate (two seeds), area features {best:.1f} at this one",
             f"[{held}; {shown}](studies.md#do-small-models-gain-most)",
         ],
         [
@@ -357,6 +247,10 @@ def captions() -> list[list[str]]:
     soft = "Show, Attend and Tell, soft"
     pointing = value("scenes", soft, "pointing")
     within_spread("hard_attention", ("soft", "weights"), HARD_OWN, "pointing, %")
+    larger = "Show, Attend and Tell, areas of 2 x 2"
+    areas, count = number("scenes", larger, "pointing"), int(value("scenes", larger, "seeds"))
+    if count > 1 or max(number("scenes", row[0], "pointing") for row in read(RESULTS / "scenes.json")["rows"]) > areas:
+        raise SystemExit("scenes.json: soft attention is recommended to point, with one run of areas of 2 x 2 ahead of all")
     better = number("flickr8k", "Transformer", "CIDEr-D") - number("flickr8k", soft, "CIDEr-D")
     for areas_of in ("areas of 2 x 2", "areas of 3 x 3", "area features (Eq. 9) of 3 x 3"):
         evidence("li2018_captions", f"{areas_of} are better than cells", "flickr8k", NOT_SHOWN + REFUTED)
@@ -365,8 +259,9 @@ def captions() -> list[list[str]]:
     return [
         [
             "captions, attention that points",
-            "soft attention; hard attention that starts soft points as often within the spread of seeds",
-            f"{pointing} % of words point at their object",
+            "soft attention; hard attention that starts soft points as often within the spread of seeds; "
+            "areas of 2 x 2 point more often in one run of an earlier version",
+            f"{pointing} % of words point at their object, {areas:.1f} % in that run",
             f"[{seeds('scenes', soft)}, generated scenes](captioning.md#attention-accuracy-on-scenes)",
         ],
         [

@@ -19,11 +19,13 @@ Change = Callable[[dict[str, Any]], None]
 def script(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> ModuleType:
     """The script, over a copy of the results."""
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    import kept_tables
     import which_attention
 
     for path in (ROOT / "docs" / "results").glob("*.json"):
         shutil.copy(path, tmp_path)
-    monkeypatch.setattr(which_attention, "RESULTS", tmp_path)
+    for module in (kept_tables, which_attention):
+        monkeypatch.setattr(module, "RESULTS", tmp_path)
     return which_attention
 
 

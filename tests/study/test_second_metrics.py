@@ -1,0 +1,96 @@
+"""What the studies page says of other metrics than the one a study compares by, and of validation curves."""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SEEDS = (1, 2, 3)
+
+
+@pytest.fixture(scope="module")
+def page() -> str:
+    return " ".join((ROOT / "docs" / "studies.md").read_text(encoding="utf-8").split())
+
+
+def runs_of(study: str) -> dict[str, dict[str, Any]]:
+    files = (ROOT / "docs" / "results" / "studies" / study / "results").glob("*.json")
+    return {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in files}
+
+
+def test_a_lower_perplexity_is_not_more_bleu(page: str) -> None:
+    study, control = runs_of("li2018_small"), runs_of("li2018_small_rate")
+    small, tiny = ([study[f"characters-{name}-{seed}"]["scores"] for seed in SEEDS] for name in ("small", "tiny"))
+    lower = [run["scores"] for name, run in control.items() if run["cell"]["variant"] == "small"]
+    assert "has less BLEU than the Tiny one's with all three seeds, though a lower perplexity" in page
+    assert max(one["BLEU"] for one in small) < min(one["BLEU"] for one in tiny)
+    assert max(one["perplexity"] for one in small) < min(one["perplexity"] for one in tiny)
+    assert "Single positions do not learn less at 0.003: their perplexity is lower there, with each seed." in page
+    assert max(one["perplexity"] for one in small) < min(one["perplexity"] for one in lower)
+
+
+def test_area_features_lower_the_perplexity_of_every_model_by_characters(page: str) -> None:
+    study = runs_of("li2018_small")
+    found: dict[str, list[float]] = {}
+    for run in study.values():
+        if run["cell"]["data"] == "characters":
+            found.setdefault(run["cell"]["variant"], []).append(run["scores"]["perplexity"])
+    both = [name for name in found if f"{name}_features" in found]
+    assert "With area features perplexity is lower than with single positions, with every seed, in each model that has runs of both" in page
+    assert len(both) >= 4
+    assert all(max(found[f"{name}_features"]) < min(found[name]) for name in both)
+
+
+def test_r_drop_loses_bleu_and_no_perplexity(page: str) -> None:
+    runs = runs_of("r_drop")
+    once, twice = ([runs[f"multi30k_3000-{name}-{seed}"]["scores"]["perplexity"] for seed in SEEDS] for name in ("plain", "r_drop"))
+    assert "Its perplexity on the test set is lower with every seed" in page
+    assert max(twice) < min(once)
+    table = json.loads((ROOT / "docs" / "results" / "multi30k_r_drop.json").read_text(encoding="utf-8"))
+    bleu = next(column for column in table["columns"] if column.startswith("BLEU"))
+    scores = {row[1]: row[table["columns"].index(bleu)] for row in table["rows"] if row[0] == "German"}
+    assert "On all pairs, with one seed each, R-Drop scores more with [a lower dropout](translation.md#r-drop) than with the 0.3" in page
+    high = float(scores["R-Drop, dropout 0.3, 45 epochs"])
+    assert all(float(scores[f"R-Drop, dropout {rate}, 45 epochs"]) > high for rate in ("0.15", "0.1"))
+
+
+def test_both_fusions_overfit_and_the_gated_one_is_behind_from_the_first_epoch(page: str) -> None:
+    runs = runs_of("lin2017_entailment")
+    curves = {name: [runs[f"sick-{name}-{seed}"]["curve"] for seed in SEEDS] for name in ("hops_4", "hops_4_gated")}
+    assert "It overfits SICK's 4,500, but so do the features, and it is behind them from the first epoch on, with each seed." in page
+    for each in curves.values():
+        assert all(curve[-1]["loss"] > 1.5 * min(point["loss"] for point in curve) for curve in each)
+    firsts = {name: [curve[0]["accuracy"] for curve in each] for name, each in curves.items()}
+    assert max(firsts["hops_4_gated"]) < min(firsts["hops_4"])
+    for points in zip(*(curves["hops_4_gated"] + curves["hops_4"]), strict=False):
+        assert max(point["accuracy"] for point in points[:3]) < min(point["accuracy"] for point in points[3:])
+
+
+def test_the_spread_beside_one_seed_is_that_of_the_next_study(page: str) -> None:
+    study = runs_of("li2018_small")
+    spreads = [
+        statistics.stdev(study[f"characters-{name}-{seed}"]["scores"]["BLEU"] for seed in SEEDS)
+        for name in ("lstm_128_4", "lstm_128_4_area")
+    ]
+    assert "LSTMs with four heads by characters spread by 0.6 and 0.8 in [the next study]" in page
+    assert [f"{each:.1f}" for each in spreads] == ["0.6", "0.8"]
+
+
+def test_what_other_corrections_say_is_counted(page: str) -> None:
+    table = json.loads((ROOT / "docs" / "results" / "study_findings.json").read_text(encoding="utf-8"))
+    rows = [dict(zip(table["columns"], row, strict=True)) for row in table["rows"]]
+    low = [row for row in rows if row["verdict"] == "not shown" and float(str(row["q"] or math.inf).removeprefix("< ")) < 0.05]
+    assert (
+        "Three gains that their study does not show have a q below 0.05, all of `li2018_small`: mean areas in Transformer Small by" in page
+    )
+    assert [(row["study"], row["data"], row["hypothesis"].rpartition(", ")[2]) for row in low] == [
+        ("li2018_small", "characters", "Transformer Small"),
+        ("li2018_small", "tokens", "1 head"),
+        ("li2018_small", "tokens", "1 head"),
+    ]
