@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_hook
 
+from regard.attention import Attention, DotScore, MultiHeadAttention
 from regard.errors import ConfigError, ShapeError
 from regard.models import RecurrentCell, RecurrentEncoder, RecurrentStack
 from regard.models.rnn_cells import GateInput
@@ -125,6 +126,38 @@ def test_a_traced_layer_takes_other_masks(kind: Any) -> None:
         torch.vmap(lambda mask: layer(projected, mask))(several), torch.stack([layer(projected, mask) for mask in several])
     )
     assert layer.to("meta")(projected.to("meta"), MASK.to("meta")).shape == (3, 5, 3)
+
+
+class FirstResult(nn.Module):
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module = module
+
+    def forward(self, *given: Tensor) -> Tensor:
+        return self.module(*given)[0]
+
+
+class Kept(nn.Module):
+    def __init__(self, attention: nn.Module) -> None:
+        super().__init__()
+        self.attention: Any = attention
+
+    def forward(self, query: Tensor, key_mask: Tensor) -> Tensor:
+        return self.attention.attend(query, self.attention.memory(query, query, key_mask=key_mask)).context
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("gradients", [True, False])
+@pytest.mark.parametrize("name", [*KINDS, "one head", "heads"])
+def test_a_trace_passes_its_own_check_with_and_without_gradients(name: Any, gradients: bool) -> None:
+    states, mask = torch.randn(3, 5, 4), MASK
+    if name in KINDS:
+        module, given = FirstResult(encoder(name)), (states, LENGTHS)
+    else:
+        module, given = Kept(Attention(DotScore()) if name == "one head" else MultiHeadAttention(4, 2)), (states, mask)
+    with torch.set_grad_enabled(gradients):
+        traced: Any = torch.jit.trace(module, given)
+        torch.testing.assert_close(traced(*given), module(*given))
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -183,6 +183,12 @@ def test_a_diverged_language_model_is_named(tmp_path: Path, monkeypatch: pytest.
         measure_run("lm", tmp_path / "run", {"text": str(tmp_path / "valid_text")})
 
 
+def test_a_score_that_is_not_finite_is_a_training_that_diverged(tmp_path: Path) -> None:
+    run = tiny.trained(tmp_path, training={"learning_rate": 1e6, "warmup_updates": 0, "max_updates": 5})
+    with pytest.raises(DataError, match=r"run: perplexity is inf on the test set; the training has diverged"):
+        measure_run("translation", run, tiny.write_pairs(tmp_path, repeats=1), metric="chrF2")
+
+
 def test_bits_per_byte_of_unknown_words_are_refused(tmp_path: Path) -> None:
     tiny_language.run(tmp_path, kind="word", training={"max_updates": 2})
     (tmp_path / "new").write_text("never-seen\n")

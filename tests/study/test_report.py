@@ -327,6 +327,13 @@ def test_scores_that_one_item_alone_holds_are_refused(tmp_path: Path) -> None:
         build_report(study_of("classification"), tmp_path)
 
 
+def test_a_result_of_other_items_is_named(tmp_path: Path) -> None:
+    for seed, items in ((1, 60), (2, 60), (3, 5)):
+        put(tmp_path, "classification", "a", "plain", seed, right(3, items))
+    with pytest.raises(ConfigError, match=r"a-plain-3\.json: counts of 5 items, others of a have 60; remove it to measure the run again"):
+        build_report(study_of("classification", seeds=(1, 2, 3)), tmp_path)
+
+
 def test_no_two_learning_curves_look_the_same(tmp_path: Path) -> None:
     study = study_of("lm")
     names = [f"v{number}" for number in range(13)]

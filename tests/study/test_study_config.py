@@ -59,7 +59,7 @@ def test_a_run_has_the_settings_of_the_study_the_scale_the_data_and_the_variant(
         ({"metric": "macro_f1"}, "metric: 'macro-F1', expected one of BLEU, chrF2, exact match"),
         ({"metric": "TER"}, "metric: 'TER', expected one of BLEU, chrF2, exact match"),
         ({"scales": {"small": {"model": {}}}}, "scales.small: 'model', expected some of title, "),
-        ({"seeds": [3, 3]}, "seeds: duplicate seed"),
+        ({"seeds": [3, 3]}, "seeds: 3 is there twice"),
         ({"hypotheses": [{"says": "x", "better": "narrow", "than": "wide"}]}, "hypotheses.0.better: 'narrow', expected one of plain, wide"),
         ({"hypotheses": [{"says": "x", "better": "wide", "than": "flat"}]}, "hypotheses.0.than: 'flat', expected one of plain, wide"),
         ({"hypotheses": [{"says": "x", "better": "wide", "than": "wide"}]}, "hypotheses.0: 'wide' cannot be better than itself"),

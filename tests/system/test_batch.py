@@ -180,7 +180,7 @@ def test_images_that_cannot_be_read_are_counted(tmp_path: Path, call: Call) -> N
     (tmp_path / "shards" / "a.txt").write_text(f"{IMAGES[0]}\nno-such.png\n")
     code, told, err = call("caption", words_of("caption")[1], "--input", f"{tmp_path}/shards/*", "--output", tmp_path / "out")
     assert code == 1, err
-    assert told.startswith(b"1 of 1 shards, 2 lines, 1 not read: ")
+    assert told.startswith(b"1 of 1 shard, 2 lines, 1 not read: ")
     assert "a.txt: error: no-such.png: no such file" in err
 
 
@@ -247,6 +247,7 @@ def test_what_does_not_fit_is_refused_before_anything_is_written(tmp_path: Path,
         (["--output", output], "--output: only with --input"),
         (["--workers", 2], "--workers: only with --input"),
         (["--input", paths[1]], "--output FOLDER: needed, where the answers to --input go"),
+        (["--input", paths[1], "--input", paths[0], "--output", output], "--input takes one pattern, and no other files; quote it"),
         ([paths[1], "--input", paths[0], "--output", output], "--input takes one pattern, and no other files; quote it"),
         (
             ["--input", tmp_path / "shards", "--output", output],

@@ -23,7 +23,7 @@ from regard.ops.call_checks import takes_tensors
 from regard.ops.masks import check_boolean, check_key_mask, check_mask
 from regard.ops.nonfinite import finite_rows
 from regard.ops.sparsemax import Normalizer
-from regard.ops.tensor_checks import check_states
+from regard.ops.tensor_checks import check_states, may_need_gradients
 
 
 class HeadMemory(NamedTuple):
@@ -234,7 +234,7 @@ class MultiHeadAttention(nn.Module):
             check_key_mask(key_mask, key.shape[:2], "MultiHeadAttention.memory")
         if key_mask is not None and not finite:
             key, value = (part.masked_fill(~key_mask.unsqueeze(-1), 0.0) for part in (key, value))
-        if finite or not torch.is_grad_enabled():
+        if finite or not may_need_gradients():
             return HeadMemory(self._split(self.key(key)), self._split(self.value(value)), key_mask)
         # A non-finite row is projected as zeros, so that it does not reach weight gradients, and becomes NaN after the projection.
         bad = [~finite_rows(part).unsqueeze(-1) for part in (key, value)]

@@ -18,7 +18,7 @@ from regard.ops.call_checks import takes_tensors
 from regard.ops.masks import check_key_mask, check_mask
 from regard.ops.nonfinite import finite_rows
 from regard.ops.sparsemax import Normalizer
-from regard.ops.tensor_checks import autocasts, check_states
+from regard.ops.tensor_checks import autocasts, check_states, may_need_gradients
 
 
 class Attention(nn.Module):
@@ -106,7 +106,7 @@ class Attention(nn.Module):
         same = value is key
         key = key.masked_fill(~mask.unsqueeze(-1), 0.0)
         value = key if same else value.masked_fill(~mask.unsqueeze(-1), 0.0)
-        if self.areas is None and not torch.is_grad_enabled():
+        if self.areas is None and not may_need_gradients():
             return Memory(self.score.project(key), value, mask, _reach(mask))
         # A non-finite key is projected as zeros, so that it does not reach weight gradients, and becomes NaN after the projection. With
         # areas likewise: an item must not reach areas that do not contain it.

@@ -35,6 +35,8 @@ PLACES = ("run", "what", "others", "baseline")
 FIELDS = {"input": str, "size": int, "changed": int, "input_sha256": str, "lines": int, "unreadable": int, "bytes": int, "sha256": str}
 """Facts of a finished shard, and their types."""
 
+ONE_PATTERN = "--input takes one pattern, and no other files; quote it, or the shell expands it: --input 'shards/*.en'"
+
 
 def run_batch(
     command: str,
@@ -68,7 +70,7 @@ def run_batch(
     from regard.training import run_lock
 
     if any(isinstance(parameters.get(name), list | tuple) and parameters[name] for name in ("files", "images")):
-        raise ConfigError("--input takes one pattern, and no other files; quote it, or the shell expands it: --input 'shards/*.en'")
+        raise ConfigError(ONE_PATTERN)
     called = {"json_file": "--json"}
     given = {called.get(name, f"--{name.replace('_', '-')}"): parameters.get(name) or None for name in ALONE}
     if str(given["--links"]) == "-":  # written into the objects, not into a file
@@ -97,10 +99,10 @@ def run_batch(
     unreadable = sum(entry["unreadable"] for entry in kept.values())
     lines = sum(entry["lines"] for entry in kept.values())
     left_out = f", {unreadable} not read" if unreadable else ""
-    write_line(f"{len(kept)} of {len(inputs)} shards, {counted(lines, 'line')}{left_out}: {output / MANIFEST}")
+    write_line(f"{len(kept)} of {counted(len(inputs), 'shard')}, {counted(lines, 'line')}{left_out}: {output / MANIFEST}")
     if failed:
         names = listed((f"{name} ({why})" for name, why in failed.items()), most=3)
-        raise TrainingError(f"{len(failed)} of {len(inputs)} shards failed: {names}; the same command tries them again")
+        raise TrainingError(f"{len(failed)} of {counted(len(inputs), 'shard')} failed: {names}; the same command tries them again")
     if unreadable:
         raise TrainingError(
             f"{counted(unreadable, 'line')} could not be read; {'its answer is' if unreadable == 1 else 'their answers are'} empty"

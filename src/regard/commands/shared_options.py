@@ -16,6 +16,7 @@ from typer.models import CommandInfo
 from regard.commands.examples import examples_of
 from regard.commands.options import Cpus, Device, Gpus, On, Workers, refuse
 from regard.commands.streaming import WORKER
+from regard.errors import ConfigError
 from regard.progress import Display
 
 TRAINING = ("train", "demo", "compare", "doctor")
@@ -86,13 +87,16 @@ def _with_batch(command: Any, names: set[str], added: set[str]) -> Callable[[Any
             del context.params[name]
         if WORKER in os.environ:
             return own(context)
-        if chosen["shards"] is None:
+        patterns = chosen.pop("shards")
+        if not patterns:
             refuse({f"--{name}": value for name, value in chosen.items() if name in added}, "only with --input")
             return own(context)
         context.params.pop("output", None)  # the folder
-        from regard.commands.batch import run_batch
+        from regard.commands.batch import ONE_PATTERN, run_batch
 
-        return run_batch(command.name, context.params, **chosen)
+        if len(patterns) > 1:
+            raise ConfigError(ONE_PATTERN)
+        return run_batch(command.name, context.params, patterns[0], **chosen)
 
     return invoke
 
@@ -140,7 +144,7 @@ def _trains(
 
 def _answers(
     shards: Annotated[
-        str | None, typer.Option("--input", metavar="PATTERN", help="answer each of these files, such as 'shards/*.en'")
+        list[str] | None, typer.Option("--input", metavar="PATTERN", help="answer each of these files, such as 'shards/*.en'")
     ] = None,
     output: Annotated[Path | None, typer.Option(help="with --input: folder of the answers, a file for each, and manifest.jsonl")] = None,
     on: On = None,

@@ -170,8 +170,8 @@ class StudyConfig(Frozen):
                 raise ValueError(f"hypotheses.{number}: {shown(hypothesis.better)} cannot be better than itself")
             if unknown := [name for name in hypothesis.data if name not in self.data]:
                 raise ValueError(f"hypotheses.{number}.data: {shown(unknown[0])}, expected some of {listed(self.data)}")
-        if len(set(self.seeds)) < len(self.seeds):
-            raise ValueError("seeds: duplicate seed")
+        if twice := [seed for number, seed in enumerate(self.seeds) if seed in self.seeds[:number]]:
+            raise ValueError(f"seeds: {twice[0]} is there twice")
         for name, variant in self.variants.items():
             if unknown := sorted(set(variant.seeds or ()) - set(self.seeds)):
                 raise ValueError(f"variants.{name}.seeds: {unknown[0]}, expected some of {', '.join(map(str, self.seeds))}")

@@ -13,6 +13,7 @@ from regard.errors import ConfigError, ShapeError
 from regard.models.rnn_cells import CellKind, GateInput, RecurrentCell
 from regard.models.rnn_native_step import plan_of_cell
 from regard.ops.call_checks import takes_tensors
+from regard.ops.tensor_checks import may_need_gradients
 
 
 class EncoderOutput(NamedTuple):
@@ -97,7 +98,7 @@ class RecurrentEncoder(nn.Module):
                 f"RecurrentEncoder: expected embedded (B, S, E) and lengths (B,), found {tuple(embedded.shape)} and {tuple(lengths.shape)}"
             )
         mask = ops.length_mask(lengths, embedded.shape[1])
-        if torch.is_grad_enabled():  # a gradient of 0 times what may stand in padding is not always 0
+        if may_need_gradients():  # a gradient of 0 times what may stand in padding is not always 0
             embedded = embedded.masked_fill(~mask.unsqueeze(-1), 0.0)
         states, final = embedded, []
         for index in range(0, len(self.cells), self.directions):

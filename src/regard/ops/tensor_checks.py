@@ -428,6 +428,17 @@ def _ordinary(kind: str) -> tuple[int, int]:
     return _ORDINARY[kind]
 
 
+def may_need_gradients() -> bool:
+    """Return whether gradients are on, or a graph is traced, which must hold with and without: `torch.jit.trace` checks its own without.
+
+    Example:
+        >>> with torch.no_grad():
+        ...     may_need_gradients()
+        False
+    """
+    return torch.is_grad_enabled() or _is_tracing()
+
+
 def is_tracing(*tensors: Tensor | None) -> bool:
     """Return whether a graph is traced or only shapes are computed: registered operators then replace kernels.
 

@@ -78,7 +78,7 @@ def measure_run(task: str, run: Path, test: Mapping[str, str], *, metric: str | 
         metric: the main score, one of `regard.config.study.METRICS`; None: the first of the task's.
 
     Raises:
-        RegardError: a damaged run, bad data.
+        RegardError: a damaged run, bad data, a score that is not finite.
 
     Example:
         >>> measure_run("lm", Path("no-such-run"), {"text": "a.txt"})
@@ -93,7 +93,11 @@ def measure_run(task: str, run: Path, test: Mapping[str, str], *, metric: str | 
         "entailment": _labels,
         "lm": _language,
     }
-    return measures[task](run, test, METRICS[task][0] if metric is None else metric)
+    found = measures[task](run, test, METRICS[task][0] if metric is None else metric)
+    for score in found.scores:
+        if not math.isfinite(score.value):
+            raise DataError(f"{run}: {score.name} is {score.value} on the test set; the training has diverged")
+    return found
 
 
 def _translation(run: Path, test: Mapping[str, str], metric: str) -> RunMeasures:

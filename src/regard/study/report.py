@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 import statistics
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType, NoneType
@@ -13,10 +14,10 @@ from typing import Any, NamedTuple
 from regard import progress
 from regard.config.load import flatten, read_yaml
 from regard.config.study import StudyCell, StudyConfig, study_cells
-from regard.errors import ConfigError, DataError
+from regard.errors import ConfigError, DataError, counted
 from regard.metrics.seeds import SeedComparison
 from regard.study.findings import Finding, Found, comparer, corrected_for, find
-from regard.study.results import CONFIGS, check_one_test_set, failure_file, read_result, result_file
+from regard.study.results import CONFIGS, RESULTS, check_one_test_set, failure_file, read_result, result_file
 
 
 class Row(NamedTuple):
@@ -153,6 +154,7 @@ def build_report(study: StudyConfig, folder: Path, *, samples: int = 100_000) ->
     if not found:
         raise DataError(f"{folder}: no run of the study {study.name} is done")
     unknown = _check_test_sets(study, found)
+    _check_items(folder, found)
     for key, seeds in found.items():
         _check_signatures("-".join(key), seeds)
     order = [(data, variant) for data in study.data for variant in study.variants if (data, variant) in found]
@@ -189,6 +191,20 @@ def _check_test_sets(study: StudyConfig, found: Found) -> tuple[str, ...]:
         unknown += check_one_test_set(results)
         runs += len(results)
     return tuple(unknown) if len(unknown) < runs else ()
+
+
+def _check_items(folder: Path, found: Found) -> None:
+    """Refuse runs of a data set that were measured on different numbers of items."""
+    for data in dict.fromkeys(data for data, _ in found):
+        runs = [run for (name, _), seeds in found.items() if name == data for run in seeds.values()]
+        sizes = {run_name(run): len(run["counts"]) for run in runs if run.get("counts")}
+        usual = Counter(sizes.values()).most_common(1)
+        for name, size in sizes.items():
+            if size != usual[0][0]:
+                raise ConfigError(
+                    f"{folder / RESULTS / name}.json: counts of {counted(size, 'item')}, others of {data} have {usual[0][0]}; "
+                    "remove it to measure the run again"
+                )
 
 
 def _check_signatures(name: str, runs: Mapping[int, Mapping[str, Any]]) -> None:
