@@ -10,6 +10,7 @@ import h11
 # The largest head of a request, in bytes.
 MAX_HEAD = 16_384
 BARE_LINE_FEED = re.compile(rb"(?<!\r)\n")
+BARE_SIZE = re.compile(rb"[0-9A-Fa-f]{1,20}[ \t]*(;[^\r\n]*)?\n")  # of a chunk
 FOLDED_LINE = re.compile(rb"\n[ \t]")
 # Bytes between chunks: the end of one, the size of the next, an optional extension; after the last an empty line.
 BETWEEN = re.compile(rb"(?:\r\n)?(?:[0-9A-Fa-f]+(?:;[^\r\n]*)?\r\n(?:\r\n)?)?")
@@ -108,6 +109,8 @@ class StrictConnection(h11.Connection):
     def _read_chunk(self) -> Any:
         before = self.trailing_data[0]
         event = super().next_event()
+        if event is h11.NEED_DATA and BARE_SIZE.match(self.trailing_data[0]):
+            raise _Refused(NOT_HTTP)  # as h11 says once a CR LF follows, for which it would wait
         consumed = before[: len(before) - len(self.trailing_data[0])]
         if isinstance(event, h11.Data):
             consumed = consumed[: len(consumed) - len(event.data)]
