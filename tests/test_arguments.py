@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import inspect
+import pkgutil
 from collections.abc import Callable
 from contextlib import suppress
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -12,10 +14,17 @@ import pytest
 import torch
 
 from regard import metrics, viewer
+from regard.arguments import is_raw, takes_arguments
 from regard.errors import DataError, RegardError
 from regard.metrics.seeds import RunScore, compare_seeds, run_score
 
-FUNCTIONS = {name: found for name in metrics.__all__ if inspect.isfunction(found := getattr(metrics, name))}
+MODULES = [import_module(f"regard.metrics.{each.name}") for each in pkgutil.iter_modules(metrics.__path__) if each.name != "checks"]
+FUNCTIONS = {
+    name: found
+    for module in MODULES
+    for name, found in inspect.getmembers(module, inspect.isfunction)
+    if found.__module__ == module.__name__ and not name.startswith("_") and "operation" not in inspect.signature(found).parameters
+}
 GIVEN = [None, 3, 2.5, True, {"a": 1}, object(), [None], [3.5], ["a", 2.5], [["a", None]], np.zeros((2, 3, 4, 5))]
 
 
@@ -57,9 +66,15 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
 REFUSED |= {
     "a title of a record": (lambda: viewer.view([], title="a"), "title, grid and query_tokens go with a recording, or with weights"),
     "a set": (lambda: metrics.accuracy({"a", "b"}, ["a", "b"]), "accuracy: predicted must be a list of labels"),  # type: ignore[arg-type]
-    "labels that repeat": (lambda: metrics.confusion_matrix(["a"], ["a"], ["a", "a"]), "confusion_matrix: labels must differ, found a, a"),
-    "counts as a list": (lambda: run_score("mean", UNCOUNTED), "run_score: cannot be computed of metric 'mean', counts [[1], [0]]"),
-    "a tensor of references": (lambda: metrics.caption_scores(torch.ones(1, 2), ["a"]), "caption_scores: cannot be computed of references"),  # type: ignore[arg-type]
+    "labels that repeat": (
+        lambda: metrics.confusion_matrix(["a"], ["a"], ["a", "a"]),
+        "confusion_matrix: labels must be one or more, all different and none of them empty, found a, a",
+    ),
+    "counts as a list": (lambda: run_score("mean", UNCOUNTED), "run_score: counts must be an array of numbers (N, 2), found [[1], [0]]"),
+    "a tensor of references": (
+        lambda: metrics.caption_scores(torch.ones(1, 2), ["a"]),  # type: ignore[arg-type]
+        "caption_scores: references of image 1, caption 1 must be a list of tokens, or one text, found 1.0",
+    ),
     "the height of a page": (lambda: viewer.Page("<p>", height=-1), "Page: height must be at least 1, found -1"),
     "half a pixel": (lambda: viewer.Page("<p>", height=2.5), "Page: height must be a whole number, found 2.5"),  # type: ignore[arg-type]
     "no page": (lambda: viewer.Page(None), "Page: html must be text, found None"),  # type: ignore[arg-type]
@@ -103,3 +118,54 @@ def test_arrays_and_tensors_are_lists() -> None:
     lines = ["a b c d e", "f g h i"]
     assert metrics.bleu(array(lines), lines) == metrics.bleu(lines, lines)
     assert metrics.accuracy([1, ""], [1, 2]).value == 50  # type: ignore[list-item]  # "" is no label
+
+
+@takes_arguments
+def largest(numbers: Any) -> float:
+    return np.max(numbers)
+
+
+@pytest.mark.parametrize("given", [["abcd", "e"], np.array(["a", "b"])], ids=["list", "array"])
+def test_errors_of_numpy_are_explained(given: Any) -> None:
+    with pytest.raises(DataError, match=r"^largest: cannot be computed of numbers "):
+        largest(given)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [DataError("line 3"), UnicodeError("byte 3"), RecursionError(), torch.OutOfMemoryError()],
+    ids=lambda error: type(error).__name__,
+)
+def test_errors_that_are_not_about_arguments_pass(error: Exception) -> None:
+    @takes_arguments
+    def fail(number: int) -> None:
+        raise error
+
+    with pytest.raises(type(error)) as found:
+        fail(1)
+    assert found.value is error
+    assert not is_raw(error)
+
+
+KINDS: dict[str, tuple[Any, Any, str]] = {
+    "texts of an iterator": ("Iterable[str]", iter(["a", None]), "a list of texts, item 2 is None"),
+    "whole numbers": ("Sequence[int]", [1, 2.0], "a list of whole numbers, item 2 is 2.0"),
+    "no truth as a whole number": ("Sequence[int] | None", [True], "a list of whole numbers, item 1 is True"),
+    "an array of floats": ("Sequence[int]", np.ones(2), "a list of whole numbers, item 1 is 1.0"),
+    "numbers": ("Sequence[float]", [0.5, "1"], "a list of numbers, item 2 is '1'"),
+    "no truth as a number": ("Sequence[float]", np.array([True]), "a list of numbers, item 1 is True"),
+    "bytes": ("Sequence[float]", memoryview(b"12"), "a list of numbers, found <memory"),
+}
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_lists_of_each_kind_are_checked(name: str) -> None:
+    kind, given, message = KINDS[name]
+
+    def first(items: Any) -> Any:
+        return items[0]
+
+    first.__annotations__["items"] = kind
+    with pytest.raises(DataError) as error:
+        takes_arguments(first)(given)
+    assert f": items must be {message}" in str(error.value)

@@ -17,19 +17,30 @@ R = TypeVar("R")
 
 Labels = Sequence[str] | Sequence[int]
 """Labels, all of them text or all whole numbers; "" is none."""
-# Raised by Python, NumPy or PyTorch, of these classes and of none below them: an error of tracing or of memory is not about arguments.
 RAW = (
     *(AttributeError, TypeError, ValueError, IndexError, KeyError),
     *(RuntimeError, NotImplementedError, ZeroDivisionError, OverflowError),
 )
-"""Classes of errors that a wrong argument causes, where nothing checks it."""
+"""Classes of errors that a wrong argument causes, where nothing checks it; see `is_raw`."""
+
+
+def is_raw(error: Exception) -> bool:
+    """Return whether an error says that nothing can be computed of an argument, in the words of Python, NumPy or PyTorch.
+
+    Of the classes below `RAW` only NumPy's are: the others are errors of Regard, of tracing or of memory.
+
+    Example:
+        >>> is_raw(TypeError("no number")), is_raw(DataError("samples must be at least 1, found 0"))
+        (True, False)
+    """
+    return type(error) in RAW or (isinstance(error, RAW) and type(error).__module__.partition(".")[0] == "numpy")
 
 
 def takes_arguments(function: Callable[P, R]) -> Callable[P, R]:
-    """Make a function name an argument that is none, and take texts and labels as lists, arrays or tensors.
+    """Make a function name an argument that is none, and take lists of texts, labels or numbers also as arrays or tensors.
 
-    By the types in the signature: `Sequence[str]`, `Labels`, `str`, `int`, `float` and `str | Path`, also with `| None`; see also
-    `takes_flags`.
+    By the types in the signature: `Sequence[str]`, `Iterable[str]`, `Sequence[int]`, `Sequence[float]`, `Labels`, `str`, `int`, `float` and
+    `str | Path`, also with `| None`; see also `takes_flags`.
 
     Raises:
         DataError: from the function's calls.
@@ -60,7 +71,7 @@ def takes_arguments(function: Callable[P, R]) -> Callable[P, R]:
         try:
             return function(*given.args, **given.kwargs)
         except RAW as error:
-            if type(error) not in RAW:
+            if not is_raw(error):
                 raise
             what = ", ".join(f"{each} {shown(value)}" for each, value in given.arguments.items())
             raise DataError(f"{name}: cannot be computed of {what}: {str(error) or type(error).__name__}") from error
@@ -72,10 +83,14 @@ def _taken(argument: str, kind: str, value: Any) -> Any:
     if value is None and kind.endswith(" | None"):
         return None
     match kind.removesuffix(" | None"):
-        case "Sequence[str]":
-            return _list(argument, value, "texts", str)
+        case "Sequence[str]" | "Iterable[str]":
+            return list_of(argument, value, "texts", str)
         case "Labels":
-            return _list(argument, value, "labels, text or whole numbers", str | Integral)
+            return list_of(argument, value, "labels, text or whole numbers", str, Integral, bool)
+        case "Sequence[int]":
+            return list_of(argument, value, "whole numbers", Integral)
+        case "Sequence[float]":
+            return list_of(argument, value, "numbers", Real)
         case "str | Path" if not isinstance(value, str | PathLike):
             raise DataError(f"{argument} must be the name of a file, found {shown(value)}")
         case "str" if not isinstance(value, str):
@@ -88,12 +103,31 @@ def _taken(argument: str, kind: str, value: Any) -> Any:
             return int(value) if isinstance(value, Integral) and kind.startswith("int") else value
 
 
-def _list(argument: str, value: Any, wanted: str, kind: Any) -> Sequence[Any]:
-    found = value.tolist() if hasattr(value, "tolist") else value
-    if isinstance(found, str | bytes | Mapping | set | frozenset) or not isinstance(found, Iterable):
+def list_of(argument: str, value: Any, wanted: str, *kinds: type) -> Sequence[Any]:
+    """Return the items of a list, tuple, array, tensor or iterator.
+
+    Args:
+        argument: function and argument, which begin the message.
+        value: what was given; a text, bytes, a set or a dictionary is no list.
+        wanted: what the items are.
+        kinds: their types; a boolean is a number only if `bool` is among them.
+
+    Raises:
+        DataError: no list, or an item of another type; the message states the first, counted from 1.
+
+    Example:
+        >>> list_of("bleu_by_length: edges", (10, 20), "whole numbers", Integral)
+        (10, 20)
+        >>> list_of("bleu_by_length: edges", [10, 20.5], "whole numbers", Integral)
+        Traceback (most recent call last):
+            ...
+        regard.errors.DataError: bleu_by_length: edges must be a list of whole numbers, item 2 is 20.5
+    """
+    found = value.tolist() if hasattr(value, "tolist") and not isinstance(value, memoryview) else value
+    if isinstance(found, str | bytes | bytearray | memoryview | Mapping | set | frozenset) or not isinstance(found, Iterable):
         raise DataError(f"{argument} must be a list of {wanted}, found {shown(found)}")
     items = found if isinstance(found, list | tuple) else list(found)
     for number, item in enumerate(items, 1):
-        if not isinstance(item, kind):
+        if not isinstance(item, kinds) or (isinstance(item, bool) and bool not in kinds):
             raise DataError(f"{argument} must be a list of {wanted}, item {number} is {shown(item)}")
     return items

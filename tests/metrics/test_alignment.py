@@ -34,7 +34,15 @@ def test_weights_without_cells_link_nothing(weights):
 
 @pytest.mark.parametrize("weights", [[1.0, 2.0], [[1.0], [1.0, 2.0]], [[float("nan")]], [[float("inf")]], [["a"]], np.ones((2, 3, 5))])
 def test_what_is_not_a_matrix_of_numbers_is_a_data_error(weights):
-    with pytest.raises(DataError, match="weights"):
+    with pytest.raises(DataError, match=r"^links_from_weights: weights must be "):
+        links_from_weights(weights)
+
+
+@pytest.mark.parametrize(
+    "weights", [[["1", "0"]], np.array([[1j, 0]]), torch.ones(1, 2, dtype=torch.complex64)], ids=["text", "complex", "tensor"]
+)
+def test_text_and_complex_numbers_are_no_weights(weights):
+    with pytest.raises(DataError, match="links_from_weights: weights must be numbers"):
         links_from_weights(weights)
 
 
@@ -76,7 +84,46 @@ def test_a_link_is_target_then_source():
 
 
 def test_lists_of_unequal_length_and_no_sentences_are_data_errors():
-    with pytest.raises(DataError, match="1 alignments, but 2 sets"):
+    with pytest.raises(DataError, match="found, sure and possible must have the same length, found 1, 2 and 2"):
         alignment_error_rate([{(0, 0)}], [{(0, 0)}] * 2)
-    with pytest.raises(DataError, match="no alignments"):
+    with pytest.raises(DataError, match="alignment_error_rate: found, sure and possible must not be empty"):
         alignment_error_rate([], [])
+
+
+SURE = [set(), {(0, 0), (1, 2)}]
+NO_LINK = r"sentence 2, must hold links \(target, source\), two whole numbers of at least 0, found "
+
+
+@pytest.mark.parametrize("kind", [list, tuple, np.array, torch.tensor], ids=["list", "tuple", "array", "tensor"])
+def test_two_columns_of_whole_numbers_are_neither_links_nor_weights(kind):
+    with pytest.raises(DataError, match=r"^alignment_error_rate: found, sentence 2, may be links or weights, whole numbers in two columns"):
+        alignment_error_rate([set(), kind([(0, 0), (1, 2)])], SURE)
+    # Floats are weights, and so are whole numbers in other columns.
+    assert alignment_error_rate([[[1.0, 0.0], [0.0, 1.0]]], [{(0, 0), (1, 1)}]).value == 0.0
+    assert alignment_error_rate([[[1, 0, 0], [0, 0, 1]]], [{(0, 0), (1, 2)}]).value == 0.0
+
+
+REFUSED = {
+    "text": ([set(), {"0-0"}], SURE, None, f"found, {NO_LINK}'0-0'"),
+    "numbers in words": ([set(), {("0", "0")}], SURE, None, f"found, {NO_LINK}" + r"\('0', '0'\)"),
+    "three numbers": ([set(), {(0, 0, 1)}], SURE, None, f"found, {NO_LINK}"),
+    "half a position": (SURE, [set(), {(0, 0.5)}], None, f"sure, {NO_LINK}"),
+    "true": (SURE, [set(), {(0, True)}], None, f"sure, {NO_LINK}"),
+    "below 0": (SURE, SURE, [set(), {(-1, 0)}], f"possible, {NO_LINK}"),
+    "sure links in a list": (
+        SURE,
+        [set(), [(0, 0)]],
+        None,
+        r"sure, sentence 2, must be a set of links \(target, source\), found \[\(0, 0\)\]",
+    ),
+    "one set of found links": ({(0, 0), (1, 2)}, SURE, None, "found must be a list with a set for each sentence, as sure is"),
+    "one set of possible links": (SURE, SURE, {(0, 0), (1, 2)}, "possible must be a list with a set for each sentence, as sure is"),
+    "one set of sure links": (SURE[1:], SURE[1], None, "found, sentence 1, must be numbers"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_are_no_links_is_named_with_its_sentence(name):
+    found, sure, possible, message = REFUSED[name]
+    with pytest.raises(DataError, match=f"^alignment_error_rate: {message}"):
+        alignment_error_rate(found, sure, possible)

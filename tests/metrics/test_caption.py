@@ -12,6 +12,7 @@ import pytest
 
 from regard.errors import DataError
 from regard.metrics import DocumentFrequencies, caption_scores, caption_tokens, document_frequencies
+from regard.metrics.caption import caption_bleu_counts
 
 REFERENCES = [
     ["a brown dog runs across the wet grass", "the dog is running on grass", "a dog"],
@@ -117,19 +118,26 @@ def test_only_plain_cider_rewards_a_repeated_rare_word() -> None:
 @pytest.mark.parametrize(
     ("references", "hypotheses", "message"),
     [
-        ([], [], "no captions"),
-        ([["a"]], ["a", "b"], "references of 1 image, but 2 hypotheses"),
-        ([["a"], []], ["a", "b"], "references of image 2: none"),
-        (["a", "b"], ["a", "b"], "references of image 1: expected a list of captions"),
-        ([["a"]], "a", "found one string"),
-        ([["a"]], [["a"]], "some are texts, some lists"),
+        ([], [], "references must be a list with captions of at least one image"),
+        ("a", ["a"], "references must be a list with captions of at least one image, found 'a'"),
+        ([["a"]], ["a", "b"], "references and hypotheses must have the same length, found 1 and 2"),
+        ([["a"], []], ["a", "b"], r"references of image 2 must be a list of one caption or more, found \[\]"),
+        (["a", "b"], ["a", "b"], "references of image 1 must be a list of one caption or more, found 'a'"),
+        ([["a"]], "a", "hypotheses must be a list with a caption of each image, found 'a'"),
+        ([["a"]], [["a"]], "captions must be all texts or all lists of tokens, found both"),
+        ([["a", b"ab"]], ["a"], "references of image 1, caption 2 must be a list of tokens, or one text, found b'ab'"),
+        ([[["a"]], [["b"]]], [["a"], ["b", 3]], "hypothesis 2 must be a list of tokens, or one text, item 2 is 3"),
     ],
 )
 def test_what_cannot_be_scored_is_a_data_error(references, hypotheses, message: str) -> None:
-    with pytest.raises(DataError, match=message):
-        caption_scores(references, hypotheses)
+    for score in (caption_scores, caption_bleu_counts):
+        with pytest.raises(DataError, match=f"^{score.__name__}: {message}"):
+            score(references, hypotheses)
 
 
 def test_frequencies_of_no_documents_are_a_data_error() -> None:
-    with pytest.raises(DataError, match="0 documents"):
-        DocumentFrequencies({}, 0)
+    for documents in (0, 2.5, "3"):
+        with pytest.raises(DataError, match="DocumentFrequencies: documents must be a whole number of at least 1, found "):
+            DocumentFrequencies({}, documents)  # type: ignore[arg-type]
+    with pytest.raises(DataError, match="document_frequencies: references must be a list with captions of at least one image"):
+        document_frequencies([])

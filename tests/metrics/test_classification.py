@@ -15,6 +15,8 @@ from regard.metrics.classification import (
     compare_accuracy,
     confusion_matrix,
     macro_f1,
+    macro_f1_counts,
+    macro_f1_of_counts,
     wilson_interval,
 )
 
@@ -27,6 +29,19 @@ def test_accuracy_counts_and_holds_its_interval() -> None:
     assert score.value == pytest.approx(500 / 11)
     assert score.signature == "n:11|ci95:wilson 21.27-71.99"
     assert accuracy(["", "a"], ["a", "a"]).value == 50
+
+
+def test_no_label_is_wrong_whatever_is_expected() -> None:
+    assert accuracy(["", "a"], ["", "a"]).value == 50
+    assert compare_accuracy(["", "a"], ["", ""], ["", "a"]).only_system == 1
+    assert compare_accuracy(["", "a"], ["a", "a"], ["", "a"]).difference == 0
+
+
+def test_counts_of_whole_numbers_hold_the_hits_beside_no_label() -> None:
+    predicted, expected = [2, "", 7, 2], [2, 7, 7, 7]
+    counts = macro_f1_counts(predicted, expected)  # type: ignore[arg-type]
+    assert counts.tolist() == [[1, 0, 2, 0], [0, 0, 0, 1], [0, 1, 0, 2], [0, 0, 1, 1]]
+    assert macro_f1_of_counts(counts.sum(0)) == pytest.approx(macro_f1(predicted, expected).value)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(("correct", "total"), [(0, 7), (7, 7), (3, 7), (1500, 1821)])
@@ -106,20 +121,31 @@ def test_a_test_of_thousands_of_examples_does_not_overflow() -> None:
 @pytest.mark.parametrize(
     ("score", "message"),
     [
-        (lambda: accuracy([], []), "no labels to score"),
-        (lambda: macro_f1(["a"], ["a", "b"]), "1 predicted labels, but 2 expected ones"),
-        (lambda: compare_accuracy(["a"], [], ["a"]), "0 predicted labels, but 1 expected ones"),
-        (lambda: confusion_matrix(["a"], ["z"], ["a", "b"]), "label 'z': expected one of a, b"),
-        (lambda: confusion_matrix(["a"], [""], ["a", "b"]), "label '': expected one of a, b"),
-        (lambda: calibration_error([], []), "at least one"),
-        (lambda: calibration_error([0.5], [True, False]), "1 probabilities, but 2 outcomes"),
-        (lambda: calibration_error([1.5], [True]), "numbers from 0 to 1"),
-        (lambda: calibration_error([math.nan], [True]), "numbers from 0 to 1"),
-        (lambda: calibration_error([0.5], [True], bins=0), "bins 0"),
+        (lambda: accuracy([], []), "accuracy: predicted and expected must not be empty"),
+        (lambda: macro_f1(["a"], ["a", "b"]), "macro_f1: predicted and expected must have the same length, found 1 and 2"),
+        (lambda: macro_f1_counts([], []), "macro_f1_counts: predicted and expected must not be empty"),
+        (lambda: compare_accuracy(["a"], [], ["a"]), "compare_accuracy: predicted, baseline and expected must have the same length"),
+        (lambda: confusion_matrix(["a", "z"], ["a", "a"], ["a", "b"]), "predicted must be among the labels a, b, item 2 is 'z'"),
+        (lambda: confusion_matrix(["a"], [""], ["a", "b"]), "confusion_matrix: expected must be among the labels a, b, item 1 is ''"),
+        (lambda: confusion_matrix(["a"], ["a"], []), "confusion_matrix: labels must be one or more, .* found none"),
+        (lambda: confusion_matrix(["a"], ["a"], ["a", ""]), "confusion_matrix: labels must be .* none of them empty"),
+        (lambda: calibration_error([], []), "calibration_error: probabilities and correct must not be empty"),
+        (lambda: calibration_error([0.5], [True, False]), "probabilities and correct must have the same length, found 1 and 2"),
+        (lambda: calibration_error([[0.5]], [True]), r"calibration_error: probabilities must be one list \(N,\), found shape \(1, 1\)"),
+        (lambda: calibration_error([0.5, 1.5], [True] * 2), r"calibration_error: probabilities must be from 0 to 1, found 1\.5 at \[1\]"),
+        (lambda: calibration_error([math.nan], [True]), "calibration_error: probabilities must be from 0 to 1, found nan"),
+        (lambda: calibration_error(["0.5"], [True]), "calibration_error: probabilities must be numbers"),
+        (lambda: calibration_error([0.5], [True], bins=0), "calibration_error: bins must be at least 1, found 0"),
         (lambda: calibration_error([0.5], [True], bins=2.5), "bins must be a whole number, found 2.5"),
-        (lambda: calibration_error([0.5, 0.5], ["false", "true"]), "correct: expected True or False for each probability"),
+        (lambda: calibration_error([0.5, 0.5], ["false", "true"]), "calibration_error: correct must be numbers"),
+        (
+            lambda: calibration_error([0.5, 0.5], [1, 0.3]),
+            r"calibration_error: correct must be True or False \(1 or 0\), found 0\.3 at \[1\]",
+        ),
         (lambda: accuracy("abc", "abd"), "predicted must be a list of labels"),
-        (lambda: wilson_interval(3, 2), "3 correct of 2"),
+        (lambda: wilson_interval(3, 2), "wilson_interval: correct must be from 0 to total, found 3 of 2"),
+        (lambda: macro_f1_of_counts("a"), "macro_f1_of_counts: counts must be an array of numbers"),
+        (lambda: macro_f1_of_counts(np.ones(3)), r"macro_f1_of_counts: counts must be an array of numbers \(2 C,\), found float64 \(3,\)"),
     ],
 )
 def test_what_cannot_be_scored_is_told(score, message: str) -> None:

@@ -7,6 +7,7 @@ import os
 import stat
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -75,12 +76,22 @@ def test_each_image_has_its_answer_and_the_corpus_the_last(installed: Path) -> N
 def test_a_program_that_stops_is_a_data_error(installed: Path) -> None:
     write_java(installed, "#!/bin/sh\nexit 1\n")
     with pytest.raises(DataError, match="stopped"):
-        meteor([["a"]], [["a"]])
+        meteor([["a"]], ["a"])
 
 
-@pytest.mark.parametrize(("references", "hypotheses"), [([], []), ([["a"]], []), ([[]], ["a"])])
-def test_nothing_to_score_is_a_data_error(references: list[list[str]], hypotheses: list[str]) -> None:
-    with pytest.raises(DataError, match="expected"):
+@pytest.mark.parametrize(
+    ("references", "hypotheses", "message"),
+    [
+        ([], [], "references must be a list with captions of at least one image"),
+        ([["a"]], [], "references and hypotheses must have the same length, found 1 and 0"),
+        ([[]], ["a"], "references of image 1 must be a list of one caption or more"),
+        ([["a"]], [["a"]], "captions must be all texts or all lists of tokens"),
+        ([[3]], [3], "references of image 1, caption 1 must be a list of tokens, or one text, found 3"),
+    ],
+    ids=["nothing", "no hypothesis", "no reference", "texts and tokens", "numbers"],
+)
+def test_what_cannot_be_scored_is_a_data_error(references: Any, hypotheses: Any, message: str) -> None:
+    with pytest.raises(DataError, match=f"^meteor: {message}"):
         meteor(references, hypotheses)
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -89,26 +91,89 @@ def test_a_box_covers_the_pixels_whose_centres_it_holds() -> None:
     region = box_region([(0.0, 0.0, 0.5, 0.25), (0.75, 0.5, 1.0, 1.0)], 4, 4)
     assert region.tolist() == [[1, 1, 0, 0], [0, 0, 0, 0], [0, 0, 0, 1], [0, 0, 0, 1]]
     assert not box_region([], 4, 4).any()
-    with pytest.raises(DataError, match="left, top, right and bottom"):
-        box_region([(0.0, 1.0)], 4, 4)
+    assert not box_region([(0.5, 0.0, 0.5, 1.0)], 4, 4).any()  # of no width
 
 
-@pytest.mark.parametrize("weights", [[], [[]], [0.5, 0.5], [[-0.1, 1.1]], [[math.nan, 1.0]], [[1.0], [1.0, 2.0]], [["a"]]])
-def test_what_is_not_attention_is_a_data_error(weights) -> None:
-    for score in (lambda: attention_entropy(weights), lambda: pointing_accuracy(weights, weights)):
-        with pytest.raises(DataError, match="weights"):
-            score()
+NO_BOXES = {
+    "two numbers": (0.0, 1.0),
+    "nan": (0.0, 0.0, math.nan, 1.0),
+    "swapped sides": (0.75, 0.0, 0.25, 1.0),
+    "swapped ends": (0.0, 1.0, 1.0, 0.0),
+    "pixels": (0, 0, 50, 60),
+    "below 0": (-0.25, 0.0, 0.5, 1.0),
+    "four rows": [[0.0]] * 4,
+}
+
+
+@pytest.mark.parametrize("name", NO_BOXES)
+def test_what_is_no_box_is_named_with_its_position(name: str) -> None:
+    box: Any = NO_BOXES[name]
+    with pytest.raises(DataError, match=r"^box_region: box 2 must be left, top, right and bottom, increasing from 0 to 1, found "):
+        box_region([(0.0, 0.0, 1.0, 1.0), box], 4, 4)
+
+
+def test_texts_are_no_boxes_and_an_image_has_pixels() -> None:
+    for box in ("abcd", ["0", "0", "1", "1"]):
+        with pytest.raises(DataError, match="box_region: box 1 must be numbers"):
+            box_region([box], 2, 2)  # type: ignore[list-item]
+    with pytest.raises(DataError, match="box_region: height must be at least 1, found -1"):
+        box_region([], -1, 2)
+    with pytest.raises(DataError, match="box_region: width must be at least 1, found 0"):
+        box_region([], 2, 0)
+
+
+@pytest.mark.parametrize("grid", [(1.5, 2), (True, 2), (0, 1), (2,), (1, 2, 3), 2, "12", None], ids=str)
+@pytest.mark.parametrize("score", [cell_coverage, cell_hits])
+def test_a_grid_is_two_whole_numbers(score: Callable[..., Any], grid: Any) -> None:
+    with pytest.raises(DataError, match=f"^{score.__name__}: grid must be .*two whole numbers"):
+        score([[1, 0.0]], grid)
+
+
+@pytest.mark.parametrize("grid", [[1, 2], np.array([1, 2]), torch.tensor([1, 2])], ids=["list", "array", "tensor"])
+def test_a_grid_may_be_a_list_an_array_or_a_tensor(grid: Any) -> None:
+    assert cell_coverage([[1, 0.0]], grid).tolist() == [1.0, 0.0]
+    assert cell_hits([[1, 0.0]], grid).tolist() == [True, False]
+
+
+@pytest.mark.parametrize("wrong", [math.nan, math.inf, 0.3, -1, 255], ids=str)
+def test_regions_and_hits_are_true_or_false(wrong: float) -> None:
+    message = rf"must be True or False \(1 or 0\), found {wrong} at \[0, 1\]"
+    for score in (cell_coverage, cell_hits):
+        with pytest.raises(DataError, match=f"^{score.__name__}: region {message}"):
+            score([[0, wrong]], (1, 2))
+    with pytest.raises(DataError, match=f"^pointing_accuracy: hits {message}"):
+        pointing_accuracy([[0.9, 0.1]], [[0, wrong]])
+
+
+@pytest.mark.parametrize("wrong", [math.nan, 1.5, True, "2", 2.0], ids=str)
+def test_numbers_of_objects_are_whole(wrong: Any) -> None:
+    with pytest.raises(DataError, match=r"^pointing_accuracy: objects must be a list of whole numbers, item 2 is "):
+        pointing_accuracy(np.ones((2, 3)), np.ones((2, 3)), objects=[1, wrong])
+
+
+@pytest.mark.parametrize("tolerance", [-1.0, math.nan, math.inf])
+def test_a_tolerance_is_finite_and_not_negative(tolerance: float) -> None:
+    with pytest.raises(DataError, match="cell_hits: tolerance must be finite and at least 0 pixels, found "):
+        cell_hits(np.zeros((2, 3)), (1, 1), tolerance=tolerance)
+    assert not cell_hits(np.zeros((2, 3)), (1, 1), tolerance=1e200).any()
+
+
+@pytest.mark.parametrize("weights", [[], [[]], [0.5, 0.5], [[-0.1, 1.1]], [[math.nan, 1.0]], [[1.0], [1.0, 2.0]], [["a"]], [["0.5"]]])
+@pytest.mark.parametrize("score", [attention_entropy, pointing_accuracy, attention_correctness])
+def test_what_is_not_attention_is_a_data_error(score: Callable[..., Any], weights: Any) -> None:
+    with pytest.raises(DataError, match=f"^{score.__name__}: weights must be "):
+        score(*[weights] * (1 if score is attention_entropy else 2))
 
 
 def test_shapes_that_differ_are_both_named() -> None:
     weights = np.ones((2, 3))
-    with pytest.raises(DataError, match=r"hits \(3, 2\), but weights \(2, 3\)"):
+    with pytest.raises(DataError, match=r"pointing_accuracy: hits must have the shape of weights, found \(3, 2\) and \(2, 3\)"):
         pointing_accuracy(weights, np.ones((3, 2)))
-    with pytest.raises(DataError, match=r"objects \(1,\): expected 2"):
+    with pytest.raises(DataError, match="pointing_accuracy: objects must be 2, one number for each word, found 1"):
         pointing_accuracy(weights, weights, objects=[1])
-    with pytest.raises(DataError, match="parts of 0 to 1"):
+    with pytest.raises(DataError, match=r"pointing_accuracy: objects must be at least 1, found 0 at \[1\]"):
+        pointing_accuracy(weights, weights, objects=[1, 0])
+    with pytest.raises(DataError, match=r"attention_correctness: coverage must be from 0 to 1, found 2\.0 at \[0, 0\]"):
         attention_correctness(weights, weights * 2)
-    with pytest.raises(DataError, match="grid"):
-        cell_coverage(np.ones((2, 3)), (0, 1))
-    with pytest.raises(DataError, match="tolerance"):
-        cell_hits(np.ones((2, 3)), (1, 1), tolerance=-1.0)
+    with pytest.raises(DataError, match=r"cell_coverage: region must be \(H, W\), at least one pixel, found shape \(3,\)"):
+        cell_coverage(np.ones(3), (1, 1))

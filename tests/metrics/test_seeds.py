@@ -128,14 +128,18 @@ def test_scores_that_never_vary_have_no_interval() -> None:
 def test_what_is_no_number_is_refused() -> None:
     good, gap = plain(1.0, 2.0), np.zeros(9)
     for value in (math.nan, math.inf, 1e141):  # the square of the last is infinite
-        with pytest.raises(DataError, match=re.escape(f"run 2 of the system: expected finite scores up to 1e+140, found {value}")):
+        with pytest.raises(
+            DataError, match=re.escape(f"compare_seeds: systems must have finite scores up to 1e+140, run 2: found {value}")
+        ):
             compare_seeds(plain(1.0, value), good)
-        with pytest.raises(DataError, match="run 1 of the baseline: expected finite scores up to"):
+        with pytest.raises(DataError, match=r"compare_seeds: baselines must have finite scores up to 1e\+140, run 1: found"):
             compare_seeds([RunScore(1.0, gap)] * 2, [RunScore(2.0, gap + value), RunScore(2.0, gap)])
     with pytest.raises(DataError, match="mean without test item 2: nan, expected a finite number"):
         run_score("mean", np.array([[0.0, 0.0], [5.0, 1.0], [0.0, 0.0]]))
-    with pytest.raises(DataError, match=r"level 1\.0: expected a chance between 0 and 1"):
+    with pytest.raises(DataError, match=r"SeedComparison\.tolerated: level must be between 0 and 1, found 1\.0"):
         compare_seeds(good, good).tolerated(1.0)
+    with pytest.raises(DataError, match=r"SeedComparison\.tolerated: level must be a number, found 'x'"):
+        compare_seeds(good, good).tolerated("x")  # type: ignore[arg-type]
 
 
 def test_the_figures_of_the_largest_scores_are_finite() -> None:
@@ -204,15 +208,15 @@ def test_without_the_scores_of_items_it_is_over_seeds_alone() -> None:
 
 def test_what_cannot_be_compared_is_refused() -> None:
     for paired in (False, True):
-        with pytest.raises(DataError, match="3 runs of the system, 2 of the baseline: as many of both are expected"):
+        with pytest.raises(DataError, match="compare_seeds: systems and baselines must have the same length, found 3 and 2"):
             compare_seeds(plain(1, 2, 3), plain(1, 2), paired=paired)
-    with pytest.raises(DataError, match="1 runs of the system, 0 of the baseline"):
+    with pytest.raises(DataError, match="compare_seeds: systems and baselines must have the same length, found 1 and 0"):
         compare_seeds(plain(1), [])
-    with pytest.raises(DataError, match="different items cannot be compared: 3, 4 items"):
+    with pytest.raises(DataError, match="compare_seeds: all runs must be on the same items, found runs on 3, 4 items"):
         compare_seeds(plain(1, items=3), plain(1, items=4))
-    with pytest.raises(DataError, match="1 test item: a comparison needs at least 2"):
+    with pytest.raises(DataError, match="run_score: counts must be of at least 2 test items, found 1"):
         run_score("mean", np.ones((1, 2)))
-    with pytest.raises(DataError, match=r"power 1\.5"):
+    with pytest.raises(DataError, match=r"SeedComparison\.seeds_needed: power must be between 0 and 1, found 1\.5"):
         compare_seeds(plain(1, 2), plain(1, 2)).seeds_needed(1.5)
 
 

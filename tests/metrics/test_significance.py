@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import random
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,7 +16,7 @@ from sacrebleu.significance import PairedTest
 import regard.metrics.significance as significance
 from regard.errors import DataError
 from regard.metrics import bleu, caption_scores, chrf, paired_bootstrap
-from regard.metrics.caption import caption_bleu_counts
+from regard.metrics.caption import bleu_of_caption_counts, caption_bleu_counts
 
 EPSILON = 1e-4  # sacrebleu sums its counts in float32
 LINES, SAMPLES = 53, 101
@@ -111,17 +113,18 @@ def test_another_seed_draws_other_sets():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"hypotheses": ["a"]}, "1 hypothesis, but 2 references"),
-        ({"baseline": ["a", "b", "c"]}, "3 baseline lines, but 2 references"),
-        ({"hypotheses": [], "baseline": [], "references": []}, "no lines"),
-        ({"metric": "ter"}, "metric 'ter': expected bleu or chrf"),
-        ({"samples": 0}, "samples 0"),
-        ({"seed": -1}, "seed -1"),
+        ({"hypotheses": ["a"]}, "hypotheses, baseline and references must have the same length, found 1, 2 and 2"),
+        ({"baseline": ["a", "b", "c"]}, "hypotheses, baseline and references must have the same length, found 2, 3 and 2"),
+        ({"hypotheses": [], "baseline": [], "references": []}, "hypotheses, baseline and references must not be empty"),
+        ({"metric": "ter"}, "metric must be bleu or chrf, found 'ter'"),
+        ({"tokenize": "moses"}, "tokenize must be one of 13a"),
+        ({"samples": 0}, "samples must be at least 1, found 0"),
+        ({"seed": -1}, "seed must be at least 0, found -1"),
     ],
 )
 def test_unusable_arguments_are_data_errors(changes, message):
     arguments = {"hypotheses": ["a", "b"], "baseline": ["a", "b"], "references": ["a", "b"], **changes}
-    with pytest.raises(DataError, match=message):
+    with pytest.raises(DataError, match=f"^paired_bootstrap: {message}"):
         paired_bootstrap(**arguments)
 
 
@@ -129,7 +132,7 @@ def test_item_counts_make_the_corpus_scores() -> None:
     outputs = _outputs(0.3, seed=4)
     for metric, score in (("bleu", bleu), ("chrf", chrf)):
         counts = significance.item_counts(metric, outputs, _references())
-        assert counts.shape[0] == LINES
+        assert counts.shape == (LINES, significance.COLUMNS[metric])
         assert significance.score_of_counts(metric, counts.sum(0)) == pytest.approx(score(outputs, _references()).value, abs=1e-9)
 
 
@@ -146,5 +149,58 @@ def test_holm_is_never_below_what_went_in_and_keeps_the_order() -> None:
     assert significance.holm(values) == pytest.approx([0.4, 0.005, 0.12, 0.12, 0.9])
     assert significance.holm([]) == []
     assert significance.holm([0.7, 0.8]) == [1.0, 1.0]
-    with pytest.raises(DataError, match="p-values: expected numbers from 0 to 1"):
-        significance.holm([math.nan, 0.01])
+    assert significance.holm(value for value in values) == significance.holm(np.array(values)) == significance.holm(values)  # type: ignore[arg-type]
+
+
+ONES: Any = np.ones
+REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
+    "no p-values": (lambda: significance.holm(0.5), "holm: p_values must be a list of numbers, found 0.5"),  # type: ignore[arg-type]
+    "p-values in words": (lambda: significance.holm([0.5, "a"]), "holm: p_values must be a list of numbers, item 2 is 'a'"),  # type: ignore[list-item]
+    "true": (lambda: significance.holm([True]), "holm: p_values must be a list of numbers, item 1 is True"),
+    "nan": (lambda: significance.holm([0.01, math.nan]), "holm: p_values must be from 0 to 1, found nan at [1]"),
+    "above 1": (lambda: significance.holm([2]), "holm: p_values must be from 0 to 1, found 2.0 at [0]"),
+    "no metric": (lambda: significance.score_of_counts(1, ONES(2)), "score_of_counts: metric must be text, found 1"),  # type: ignore[arg-type]
+    "another metric": (lambda: significance.score_of_counts("ter", ONES(2)), "score_of_counts: metric must be one of bleu, chrf,"),
+    "a list of counts": (
+        lambda: significance.score_of_counts("mean", [1, 2]),  # type: ignore[arg-type]
+        "score_of_counts: counts must be an array of numbers (2,), found [1, 2]",
+    ),
+    "counts of another metric": (
+        lambda: significance.score_of_counts("bleu", ONES(18)),
+        "score_of_counts: counts must be an array of numbers (10,), found float64 (18,)",
+    ),
+    "counts in words": (lambda: significance.score_of_counts("mean", np.array(["a", "b"])), "score_of_counts: counts must be an array"),
+    "counts of all items": (lambda: significance.score_of_counts("mean", ONES((3, 2))), "numbers (2,), found float64 (3, 2)"),
+    "half a label": (lambda: significance.score_of_counts("macro-f1", ONES(3)), "numbers (2 C,), found float64 (3,)"),
+    "counts of captions": (lambda: bleu_of_caption_counts(ONES(9)), "bleu_of_caption_counts: counts must be an array of numbers (10,)"),
+    "counts of one item": (
+        lambda: significance.bootstrap_interval("chrf", ONES(18)),
+        "bootstrap_interval: counts must be an array of numbers (N, 18), found float64 (18,)",
+    ),
+    "no items": (lambda: significance.bootstrap_interval("mean", ONES((0, 2))), "bootstrap_interval: counts must be of at least one item"),
+    "no samples": (
+        lambda: significance.bootstrap_interval("mean", ONES((3, 2)), samples=0),
+        "bootstrap_interval: samples must be at least 1",
+    ),
+    "half a sample": (
+        lambda: significance.bootstrap_interval("mean", ONES((3, 2)), samples=2.5),  # type: ignore[arg-type]
+        "bootstrap_interval: samples must be a whole number, found 2.5",
+    ),
+    "a negative seed": (
+        lambda: significance.bootstrap_interval("mean", ONES((3, 2)), seed=-1),
+        "bootstrap_interval: seed must be at least 0",
+    ),
+    "counts of no lines": (lambda: significance.item_counts("bleu", [], []), "item_counts: hypotheses and references must not be empty"),
+    "counts of another name": (
+        lambda: significance.item_counts("ter", ["a"], ["a"]),  # type: ignore[arg-type]
+        "item_counts: metric must be bleu or chrf, found 'ter'",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_helpers_name_what_they_cannot_use(name: str) -> None:
+    call, message = REFUSED[name]
+    with pytest.raises(DataError) as error:
+        call()
+    assert message in str(error.value)

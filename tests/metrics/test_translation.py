@@ -13,6 +13,7 @@ import sacrebleu
 
 from regard.errors import DataError
 from regard.metrics import bleu, bleu_by_length, bleu_details, chrf
+from regard.metrics.translation import has_four_words
 
 EPSILON = 1e-8
 HYPOTHESES = ["the cat sat on a mat .", "He didn't see it, did he?", "", "Bücher kosten 3.50 €", "a b c d e f g"]
@@ -79,29 +80,35 @@ def test_degenerate_lines_score_as_in_the_table(hypotheses, references, expected
     assert chrf(hypotheses, references).value == pytest.approx(expected_chrf, abs=EPSILON)
 
 
-@pytest.mark.parametrize("metric", [bleu, chrf])
+@pytest.mark.parametrize("metric", [bleu, bleu_details, chrf])
 @pytest.mark.parametrize(
     ("hypotheses", "references", "message"),
     [
-        ([], [], "no lines to score"),
-        (["a"] * 3, ["b"] * 2, "3 hypotheses, but 2 references"),
-        (["a"], [], "1 hypothesis, but 0 references"),
+        ([], [], "hypotheses and references must not be empty"),
+        (["a"] * 3, ["b"] * 2, "hypotheses and references must have the same length, found 3 and 2"),
+        (["a"], [], "hypotheses and references must have the same length, found 1 and 0"),
         ("one string", ["a"], "hypotheses must be a list of texts"),
         (["a"], "one string", "references must be a list of texts"),
     ],
 )
 def test_unusable_lists_are_data_errors_that_say_why(metric, hypotheses, references, message):
-    with pytest.raises(DataError, match=message):
+    with pytest.raises(DataError, match=f"^{metric.__name__}: {message}"):
         metric(hypotheses, references)
 
 
 def test_unknown_settings_are_data_errors_that_name_what_is_known():
-    with pytest.raises(DataError, match="tokenize 'moses': expected one of 13a, intl"):
-        bleu(["a"], ["a"], tokenize="moses")
+    message = "tokenize must be one of 13a, intl, zh, char, none, found 'moses'"
+    for metric in (bleu, bleu_details):
+        with pytest.raises(DataError, match=f"^{metric.__name__}: {message}"):
+            metric(["a"], ["a"], tokenize="moses")
+    with pytest.raises(DataError, match=f"^bleu_by_length: {message}"):
+        bleu_by_length(["a"], ["a"], ["a"], [5], tokenize="moses")
+    with pytest.raises(DataError, match=f"^has_four_words: {message}"):
+        has_four_words(["a"], tokenize="moses")
     for order in (0, 2.5, True):
-        with pytest.raises(DataError, match="max_order"):
+        with pytest.raises(DataError, match="bleu: max_order must be "):
             bleu(["a"], ["a"], max_order=order)  # type: ignore[arg-type]
-    with pytest.raises(DataError, match="word_order -1"):
+    with pytest.raises(DataError, match="chrf: word_order must be at least 0, found -1"):
         chrf(["a"], ["a"], word_order=-1)
 
 
@@ -123,15 +130,37 @@ def test_bleu_by_length_without_edges_is_bleu():
     assert (row.range, row.count, row.score) == ("0+", 5, bleu(HYPOTHESES, REFERENCES))
 
 
-@pytest.mark.parametrize("edges", [[5, 5], [7, 3], [-1, 3]])
-def test_edges_that_do_not_rise_are_data_errors(edges):
-    with pytest.raises(DataError, match="edges"):
+@pytest.mark.parametrize(
+    ("edges", "message"),
+    [
+        ([5, 5], r"at least 0 and increase, item 2 is 5 in \[5, 5\]"),
+        ([7, 3], "at least 0 and increase, item 2 is 3"),
+        ([-1, 3], "at least 0 and increase, item 1 is -1"),
+        ([2.5], r"a list of whole numbers, item 1 is 2\.5"),
+        ([1, math.nan], "a list of whole numbers, item 2 is nan"),
+        ([True], "a list of whole numbers, item 1 is True"),
+        (b"\x01\x02", "a list of whole numbers, found b"),
+        (bytearray(b"\x01\x02"), "a list of whole numbers, found bytearray"),
+        ("12", "a list of whole numbers, found '12'"),
+        ({2, 5}, "a list of whole numbers, found {2, 5}"),
+    ],
+    ids=["equal", "falling", "negative", "half", "nan", "true", "bytes", "bytearray", "text", "set"],
+)
+def test_edges_are_whole_numbers_that_increase(edges, message):
+    with pytest.raises(DataError, match=f"^bleu_by_length: edges must be {message}"):
         bleu_by_length(["a"], ["a"], ["a"], edges)
 
 
-def test_sources_of_another_length_are_a_data_error_with_both_counts():
-    with pytest.raises(DataError, match="3 sources, but 2 hypotheses"):
+def test_sources_of_another_length_are_a_data_error_with_all_counts():
+    with pytest.raises(DataError, match="hypotheses, references and sources must have the same length, found 2, 2 and 3"):
         bleu_by_length(["a"] * 2, ["a"] * 2, ["a"] * 3, [5])
+
+
+@pytest.mark.parametrize("references", ["a text of five words", None, [None], b"a b c d"], ids=["one text", "none", "no text", "bytes"])
+def test_references_of_four_words_are_a_list_of_texts(references):
+    with pytest.raises(DataError, match=r"^has_four_words: references must be a list of texts, "):
+        has_four_words(references)
+    assert has_four_words(line for line in ("a b", "a b c d"))
 
 
 @pytest.mark.data

@@ -270,6 +270,15 @@ def test_a_temperature_divides_the_scores_and_top_k_keeps_the_best():
     assert ops.area_softmax(normal(3, 0), top_k=2).shape == (3, 0)
 
 
+@pytest.mark.parametrize("top_k", [None, 1])
+@pytest.mark.parametrize(
+    "scores", [torch.tensor([[1, 2, 3]]), torch.tensor([[True]]), torch.tensor(1.0)], ids=["integers", "booleans", "no axis"]
+)
+def test_area_scores_are_floating_and_have_an_axis(scores, top_k):
+    with pytest.raises(ShapeError, match=r"^area_softmax: scores must be floating and have an axis, found "):
+        ops.area_softmax(scores, top_k=top_k)
+
+
 DIFFERENTIABLE = {
     "table": lambda x, a, g: ops.summed_area_table(x, g),
     "area_sums": ops.area_sums,

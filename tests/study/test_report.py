@@ -323,7 +323,7 @@ def test_scores_of_captions_are_told_in_thousandths(tmp_path: Path) -> None:
 def test_scores_that_one_item_alone_holds_are_refused(tmp_path: Path) -> None:
     for variant in ("plain", "good"):
         put(tmp_path, "classification", "a", variant, 1, [(100.0, 1.0), (0.0, 0.0)])
-    with pytest.raises(DataError, match="a-good-1: mean without test item 1: nan, expected a finite number"):
+    with pytest.raises(DataError, match="a-good-1: run_score: mean without test item 1: nan, expected a finite number"):
         build_report(study_of("classification"), tmp_path)
 
 

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 
 from regard.arguments import takes_arguments
 from regard.errors import DataError
-from regard.metrics.score import Score, check_parallel
+from regard.metrics.checks import check_correct, check_least, check_lengths
+from regard.metrics.score import Score
 
 
 @takes_arguments
@@ -28,10 +29,7 @@ def token_accuracy(correct: int, tokens: int) -> Score:
         >>> token_accuracy(3, 4).value
         75.0
     """
-    if tokens < 1:
-        raise DataError(f"token accuracy of {tokens} tokens: expected 1 or more")
-    if not 0 <= correct <= tokens:
-        raise DataError(f"{correct} correct of {tokens} tokens: expected 0 up to {tokens}")
+    check_correct("token_accuracy", correct, tokens=tokens)
     return Score("token accuracy", 100.0 * correct / tokens, "%", f"ntokens:{tokens}|prefix:reference")
 
 
@@ -53,7 +51,7 @@ def exact_match(hypotheses: Sequence[str], references: Sequence[str]) -> Score:
         >>> exact_match(["2024-02-29", "2024-03-01"], ["2024-02-29", "2024-03-02"]).value
         50.0
     """
-    check_parallel(hypotheses, references)
+    check_lengths("exact_match", hypotheses=hypotheses, references=references)
     equal = sum(hypothesis == reference for hypothesis, reference in zip(hypotheses, references, strict=True))
     return Score("exact match", 100.0 * equal / len(references), "%", f"nlines:{len(references)}|case:mixed|space:yes")
 
@@ -76,10 +74,9 @@ def perplexity(nll_sum: float, tokens: int) -> Score:
         >>> round(perplexity(2 * math.log(7), 2).value, 6)
         7.0
     """
-    if tokens < 1:
-        raise DataError(f"perplexity of {tokens} tokens: expected 1 or more")
+    check_least("perplexity", "tokens", tokens, 1)
     if nll_sum < 0:
-        raise DataError(f"perplexity: expected a negative log-likelihood of at least 0, found {nll_sum}")
+        raise DataError(f"perplexity: nll_sum must be at least 0, found {nll_sum}")
     try:
         value = math.exp(nll_sum / tokens)
     except OverflowError:

@@ -7,18 +7,22 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from numbers import Integral
 
 import numpy as np
 
-from regard.arguments import takes_arguments
-from regard.errors import DataError, counted
+from regard.arguments import list_of, takes_arguments
+from regard.errors import DataError, shown
 from regard.metrics.caption_tokens import TOKENIZER, caption_tokens
+from regard.metrics.checks import check_counts, check_lengths
 from regard.metrics.score import Score
 
 CaptionTokens = Sequence[str]
 NGram = tuple[str, ...]
 
 ORDER = 4
+COUNTS = 2 * ORDER + 2
+"""Columns of `caption_bleu_counts`."""
 # The official BLEU's guards against division by zero; they determine scores of captions without a match.
 TINY, SMALL = 1e-15, 1e-9
 BETA = 1.2
@@ -53,8 +57,8 @@ class DocumentFrequencies:
     documents: int
 
     def __post_init__(self) -> None:
-        if self.documents < 1:
-            raise DataError(f"document frequencies of {self.documents} documents: expected 1 or more")
+        if not isinstance(self.documents, Integral) or self.documents < 1:
+            raise DataError(f"DocumentFrequencies: documents must be a whole number of at least 1, found {shown(self.documents)}")
 
 
 @takes_arguments
@@ -68,14 +72,13 @@ def document_frequencies(references: Sequence[Sequence[str | CaptionTokens]]) ->
         The frequencies.
 
     Raises:
-        DataError: no images, or an image without references.
+        DataError: no images, an image without references, or a caption that is neither text nor a list of tokens.
 
     Example:
         >>> document_frequencies([[["a", "dog"], ["a", "cat"]], [["a", "bus"]]]).counts["a",]
         2
     """
-    _check_references(references)
-    tokens = _tokenized(references)
+    tokens = _tokenized("document_frequencies", references)
     return _frequencies([[_ngrams(reference) for reference in item] for item in tokens])
 
 
@@ -107,14 +110,15 @@ def caption_scores(
         `CaptionScores`, equal to pycocoevalcap 1.2 on the same tokens (its CIDEr is CIDEr-D here).
 
     Raises:
-        DataError: no images, unequal numbers of them, an image without references, or texts mixed with lists of tokens.
+        DataError: no images, unequal numbers of them, an image without references, a caption that is neither text nor a list of tokens, or
+            texts mixed with lists of tokens.
 
     Example:
         >>> scores = caption_scores([["A dog runs.", "The dog is running."], ["Two red buses."]], ["A dog runs!", "Two buses"])
         >>> print(scores.corpus["BLEU-1"], scores.items["BLEU-2"][0] > 0.999)
         BLEU-1 0.8187 [nimgs:2|nrefs:1-2|case:lower|tok:regard-ptb|ref:closest|smooth:none] True
     """
-    tokens, guesses, text = _checked(references, hypotheses)
+    tokens, guesses, text = tokenized_captions("caption_scores", references, hypotheses)
     counts = [[_ngrams(reference) for reference in item] for item in tokens]
     guess_counts = [_ngrams(guess) for guess in guesses]
     bleu, items = _bleu(tokens, guesses, counts, guess_counts)
@@ -128,6 +132,7 @@ def caption_scores(
     return CaptionScores({name: _score(name, value, common, frequencies) for name, value in corpus.items()}, items)
 
 
+@takes_arguments
 def caption_bleu_counts(references: Sequence[Sequence[str | CaptionTokens]], hypotheses: Sequence[str | CaptionTokens]) -> np.ndarray:
     """Return each image's BLEU counts; the counterpart of `regard.metrics.significance.item_counts`.
 
@@ -145,18 +150,23 @@ def caption_bleu_counts(references: Sequence[Sequence[str | CaptionTokens]], hyp
         >>> caption_bleu_counts([["A dog runs.", "The dog is running."]], ["A dog runs off!"]).astype(int).tolist()
         [[3, 2, 1, 0, 4, 3, 2, 1, 4, 4]]
     """
-    tokens, guesses = _checked(references, hypotheses)[:2]
+    tokens, guesses, _ = tokenized_captions("caption_bleu_counts", references, hypotheses)
     return _bleu_counts(tokens, guesses, [[_ngrams(each) for each in item] for item in tokens], [_ngrams(guess) for guess in guesses])
 
 
+@takes_arguments
 def bleu_of_caption_counts(counts: np.ndarray) -> list[float]:
     """Return BLEU-1 to 4 (0 to 1) from the counts (10,) of `caption_bleu_counts`, of one image or summed over several.
+
+    Raises:
+        DataError: the counts are no array (10,) of numbers.
 
     Example:
         >>> counts = caption_bleu_counts([["A dog runs fast."]], ["A dog runs fast!"]).sum(0)
         >>> [round(value, 6) for value in bleu_of_caption_counts(counts)]
         [1.0, 1.0, 1.0, 1.0]
     """
+    check_counts("bleu_of_caption_counts", counts, axes=1, columns=COUNTS)
     *grams, length, reference_length = counts.tolist()
     ratio = (length + TINY) / (reference_length + SMALL)
     # exp underflows to 0 for an empty hypothesis, as it does in the official tool.
@@ -168,20 +178,51 @@ def bleu_of_caption_counts(counts: np.ndarray) -> list[float]:
     return values
 
 
-def _checked(
-    references: Sequence[Sequence[str | CaptionTokens]], hypotheses: Sequence[str | CaptionTokens]
+def tokenized_captions(
+    operation: str, references: Sequence[Sequence[str | CaptionTokens]], hypotheses: Sequence[str | CaptionTokens]
 ) -> tuple[list[list[list[str]]], list[list[str]], bool]:
-    # The references' and the hypotheses' tokens, and whether they came as texts.
-    if isinstance(references, str) or isinstance(hypotheses, str):
-        raise DataError("references and hypotheses: expected lists, found one string")
-    if len(references) != len(hypotheses):
-        found = counted(len(hypotheses), "hypothesis", "hypotheses")
-        raise DataError(f"references of {counted(len(references), 'image')}, but {found}: one for each is expected")
-    _check_references(references)
+    """Check captions and split them into tokens.
+
+    Args:
+        operation: name that begins the messages.
+        references: as in `caption_scores`.
+        hypotheses: as in `caption_scores`.
+
+    Returns:
+        The tokens of the references and of the hypotheses, and whether they were texts.
+
+    Raises:
+        DataError: see `caption_scores`.
+
+    Example:
+        >>> tokenized_captions("meteor", [["A dog."]], ["The dog"])
+        ([[['a', 'dog']]], [['the', 'dog']], True)
+    """
+    if isinstance(hypotheses, str):
+        raise DataError(f"{operation}: hypotheses must be a list with a caption of each image, found {shown(hypotheses)}")
+    tokens = _tokenized(operation, references)
+    check_lengths(operation, references=references, hypotheses=hypotheses)
+    guesses = [_split(f"{operation}: hypothesis {number}", hypothesis) for number, hypothesis in enumerate(hypotheses, start=1)]
     texts = {isinstance(caption, str) for item in (*references, hypotheses) for caption in item}
     if len(texts) > 1:
-        raise DataError("captions: some are texts, some lists of tokens: expected one kind")
-    return _tokenized(references), [_split(hypothesis) for hypothesis in hypotheses], texts == {True}
+        raise DataError(f"{operation}: captions must be all texts or all lists of tokens, found both")
+    return tokens, guesses, texts == {True}
+
+
+def _tokenized(operation: str, references: Sequence[Sequence[str | CaptionTokens]]) -> list[list[list[str]]]:
+    if isinstance(references, str) or not len(references):
+        raise DataError(f"{operation}: references must be a list with captions of at least one image, found {shown(references)}")
+    tokens = []
+    for number, item in enumerate(references, start=1):
+        argument = f"{operation}: references of image {number}"
+        if isinstance(item, str) or not len(item):
+            raise DataError(f"{argument} must be a list of one caption or more, found {shown(item)}")
+        tokens.append([_split(f"{argument}, caption {place}", caption) for place, caption in enumerate(item, start=1)])
+    return tokens
+
+
+def _split(argument: str, caption: str | CaptionTokens) -> list[str]:
+    return caption_tokens(caption) if isinstance(caption, str) else [*list_of(argument, caption, "tokens, or one text", str)]
 
 
 def _common_signature(references: Sequence[Sequence[CaptionTokens]], *, text: bool) -> str:
@@ -197,24 +238,6 @@ def _score(name: str, value: float, common: str, frequencies: DocumentFrequencie
         return Score(name, value, "0-1", f"{common}|beta:{BETA}")
     documents = "refs" if frequencies is None else f"given:{frequencies.documents}"
     return Score(name, value, "0-10", f"{common}|n:{ORDER}|df:{documents}" + (f"|sigma:{SIGMA:g}" if name == "CIDEr-D" else ""))
-
-
-def _check_references(references: Sequence[Sequence[str | CaptionTokens]]) -> None:
-    if not references:
-        raise DataError("no captions to score: expected references of at least one image")
-    for number, item in enumerate(references, start=1):
-        if isinstance(item, str):
-            raise DataError(f"references of image {number}: expected a list of captions, found one string")
-        if not item:
-            raise DataError(f"references of image {number}: none, expected at least one caption")
-
-
-def _tokenized(references: Sequence[Sequence[str | CaptionTokens]]) -> list[list[list[str]]]:
-    return [[_split(caption) for caption in item] for item in references]
-
-
-def _split(caption: str | CaptionTokens) -> list[str]:
-    return caption_tokens(caption) if isinstance(caption, str) else list(caption)
 
 
 def _ngrams(tokens: CaptionTokens) -> Counter[NGram]:

@@ -11,6 +11,7 @@ import numpy as np
 
 from regard.arguments import Labels, takes_arguments
 from regard.errors import DataError, listed, shown
+from regard.metrics.checks import check_correct, check_counts, check_least, check_lengths, read_flags, read_numbers, refuse_where
 from regard.metrics.score import Score
 
 # 97.5 % quantile of the normal distribution.
@@ -22,7 +23,7 @@ def accuracy(predicted: Labels, expected: Labels) -> Score:
     """Compute the share of examples with the correct label.
 
     Args:
-        predicted: N labels; "" for none, which is wrong.
+        predicted: N labels; "" for none, which is wrong whatever is expected.
         expected: N labels.
 
     Returns:
@@ -35,8 +36,8 @@ def accuracy(predicted: Labels, expected: Labels) -> Score:
         >>> print(accuracy(["a", "b", "b", "a"], ["a", "b", "a", "a"]))
         accuracy 75.00 % [n:4|ci95:wilson 30.06-95.44]
     """
-    _check(predicted, expected)
-    correct = sum(p == e for p, e in zip(predicted, expected, strict=True))
+    check_lengths("accuracy", predicted=predicted, expected=expected)
+    correct = sum(_right(predicted, expected))
     low, high = wilson_interval(correct, len(expected))
     return Score("accuracy", 100.0 * correct / len(expected), "%", f"n:{len(expected)}|ci95:wilson {100 * low:.2f}-{100 * high:.2f}")
 
@@ -52,8 +53,7 @@ def wilson_interval(correct: int, total: int) -> tuple[float, float]:
         >>> [round(bound, 3) for bound in wilson_interval(80, 100)]
         [0.711, 0.867]
     """
-    if total < 1 or not 0 <= correct <= total:
-        raise DataError(f"{correct} correct of {total} examples: expected 1 or more, and 0 up to all of them correct")
+    check_correct("wilson_interval", correct, total=total)
     share, square = correct / total, _Z * _Z
     middle = (share + square / (2 * total)) / (1 + square / total)
     half = _Z * math.sqrt(share * (1 - share) / total + square / (4 * total * total)) / (1 + square / total)
@@ -91,7 +91,7 @@ def confusion_matrix(predicted: Labels, expected: Labels, labels: Labels) -> Con
     Args:
         predicted: N labels; "" (none) is not counted.
         expected: N labels.
-        labels: all labels.
+        labels: all labels, without "".
 
     Raises:
         DataError: empty lists, unequal lengths, labels that repeat, or a label that is not among them.
@@ -100,15 +100,18 @@ def confusion_matrix(predicted: Labels, expected: Labels, labels: Labels) -> Con
         >>> confusion_matrix(["a", "b", "b"], ["a", "b", "a"], ["a", "b"]).counts.tolist()
         [[1, 1], [0, 1]]
     """
-    _check(predicted, expected)
+    check_lengths("confusion_matrix", predicted=predicted, expected=expected)
     numbers = {label: number for number, label in enumerate(labels)}
-    if len(numbers) < len(labels):
-        raise DataError(f"confusion_matrix: labels must differ, found {listed(labels)}")
+    if not labels or "" in numbers or len(numbers) < len(labels):
+        raise DataError(
+            f"confusion_matrix: labels must be one or more, all different and none of them empty, found {listed(labels) or 'none'}"
+        )
+    for name, given, known in (("predicted", predicted, {*numbers, ""}), ("expected", expected, numbers)):
+        for place, label in enumerate(given, 1):
+            if label not in known:
+                raise DataError(f"confusion_matrix: {name} must be among the labels {listed(labels)}, item {place} is {shown(label)}")
     counts = np.zeros((len(labels), len(labels)), dtype=np.int64)
     for found, wanted in zip(predicted, expected, strict=True):
-        for label in (found, wanted):
-            if label not in numbers and not (label == "" and label is found):
-                raise DataError(f"label {shown(label)}: expected one of {listed(labels)}")
         if found != "":
             counts[numbers[wanted], numbers[found]] += 1
     return ConfusionMatrix(tuple(map(str, labels)), counts)
@@ -132,7 +135,7 @@ def macro_f1(predicted: Labels, expected: Labels) -> Score:
         >>> round(macro_f1(["a", "b", "b"], ["a", "b", "a"]).value, 2)
         66.67
     """
-    _check(predicted, expected)
+    check_lengths("macro_f1", predicted=predicted, expected=expected)
     labels = sorted({*predicted, *expected} - {""})
     hits, found, wanted = Counter(p for p, e in zip(predicted, expected, strict=True) if p == e), Counter(predicted), Counter(expected)
     scores = [_ratio(2 * hits[label], found[label] + wanted[label]) for label in labels]
@@ -158,19 +161,26 @@ def macro_f1_counts(predicted: Labels, expected: Labels) -> np.ndarray:
         >>> macro_f1_counts(["a", "b"], ["a", "a"]).tolist()
         [[1.0, 0.0, 2.0, 0.0], [0.0, 0.0, 1.0, 1.0]]
     """
-    _check(predicted, expected)
-    labels = np.array(sorted({*predicted, *expected} - {""}))
-    found, wanted = (np.array(side)[:, None] == labels for side in (predicted, expected))
+    check_lengths("macro_f1_counts", predicted=predicted, expected=expected)
+    columns = {label: column for column, label in enumerate(sorted({*predicted, *expected} - {""}))}
+    found, wanted = (
+        np.array([columns.get(label, -1) for label in side])[:, None] == np.arange(len(columns)) for side in (predicted, expected)
+    )
     return np.concatenate([found & wanted, found.astype(int) + wanted], axis=1).astype(np.float64)
 
 
+@takes_arguments
 def macro_f1_of_counts(counts: np.ndarray) -> float:
     """Return macro-F1, 0 to 100, from summed counts (2 C,) of `macro_f1_counts`, over the labels that they have.
+
+    Raises:
+        DataError: the counts are no array (2 C,) of numbers.
 
     Example:
         >>> round(macro_f1_of_counts(macro_f1_counts(["a", "b", "b"], ["a", "b", "a"]).sum(0)), 2)
         66.67
     """
+    check_counts("macro_f1_of_counts", counts, axes=1, columns=None)
     hits, both = np.split(counts, 2)
     there = both > 0
     return 100.0 * float(np.mean(2 * hits[there] / both[there])) if there.any() else 0.0
@@ -199,16 +209,14 @@ def calibration_error(probabilities: Sequence[float] | np.ndarray, correct: Sequ
         >>> round(calibration_error([0.75, 0.75, 0.95, 0.95], [True, False, True, True], bins=10).value, 6)
         15.0
     """
-    confidence, outcomes = np.asarray(probabilities, dtype=np.float64), np.asarray(correct)
-    if outcomes.dtype.kind not in "biuf" or not np.isin(outcomes, (0, 1)).all():
-        raise DataError(f"correct: expected True or False for each probability, found {shown(outcomes.reshape(-1)[:1].tolist())}")
-    hits = outcomes.astype(np.float64)
-    if confidence.ndim != 1 or confidence.shape != hits.shape or not len(confidence):
-        raise DataError(f"{confidence.size} probabilities, but {hits.size} outcomes: one of each is expected, at least one")
-    if not ((confidence >= 0) & (confidence <= 1)).all():
-        raise DataError("probabilities: expected numbers from 0 to 1")
-    if bins < 1:
-        raise DataError(f"bins {shown(bins)}: expected a whole number of 1 or more")
+    confidence = read_numbers("calibration_error: probabilities", probabilities)
+    hits = read_flags("calibration_error: correct", correct)
+    for name, given in (("probabilities", confidence), ("correct", hits)):
+        if given.ndim != 1:
+            raise DataError(f"calibration_error: {name} must be one list (N,), found shape {given.shape}")
+    check_lengths("calibration_error", probabilities=confidence, correct=hits)
+    refuse_where(~((confidence >= 0) & (confidence <= 1)), confidence, "calibration_error: probabilities must be from 0 to 1")
+    check_least("calibration_error", "bins", bins, 1)
     place = np.searchsorted(np.arange(1, bins) / bins, confidence)  # a value at the upper end of a bin is in it
     gaps = np.abs(np.bincount(place, hits, bins) - np.bincount(place, confidence, bins))
     return Score("calibration error", 100 * float(gaps.sum()) / len(confidence), "%", f"n:{len(confidence)}|bins:{bins}|width:equal")
@@ -240,8 +248,8 @@ def compare_accuracy(predicted: Labels, baseline: Labels, expected: Labels) -> A
     The interval of the difference is Wald's for paired proportions.
 
     Args:
-        predicted: N labels of the system.
-        baseline: N labels of the baseline.
+        predicted: N labels of the system; "" for none, which is wrong.
+        baseline: N labels of the baseline, likewise.
         expected: N labels.
 
     Raises:
@@ -252,9 +260,8 @@ def compare_accuracy(predicted: Labels, baseline: Labels, expected: Labels) -> A
         >>> found.difference, found.only_system, round(found.p_value, 6)
         (75.0, 6, 0.03125)
     """
-    _check(predicted, expected)
-    _check(baseline, expected)
-    pairs = [(p == e, b == e) for p, b, e in zip(predicted, baseline, expected, strict=True)]
+    check_lengths("compare_accuracy", predicted=predicted, baseline=baseline, expected=expected)
+    pairs = list(zip(_right(predicted, expected), _right(baseline, expected), strict=True))
     gain, loss, total = sum(p and not b for p, b in pairs), sum(b and not p for p, b in pairs), len(pairs)
     apart = gain + loss
     # The tail in logarithms: 2^-n underflows from n = 1,075.
@@ -265,11 +272,8 @@ def compare_accuracy(predicted: Labels, baseline: Labels, expected: Labels) -> A
     return AccuracyComparison(100 * share, (100 * (share - half), 100 * (share + half)), gain, loss, p_value)
 
 
-def _check(predicted: Labels, expected: Labels) -> None:
-    if len(predicted) != len(expected):
-        raise DataError(f"{len(predicted)} predicted labels, but {len(expected)} expected ones")
-    if not expected:
-        raise DataError("no labels to score")
+def _right(predicted: Labels, expected: Labels) -> list[bool]:
+    return [p == e and p != "" for p, e in zip(predicted, expected, strict=True)]
 
 
 def _ratio(part: float, whole: float) -> float:

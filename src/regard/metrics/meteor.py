@@ -10,7 +10,8 @@ from pathlib import Path
 
 from regard.arguments import takes_arguments
 from regard.errors import DataError, MissingExtraError, missing_extra
-from regard.metrics.caption_tokens import TOKENIZER, caption_tokens
+from regard.metrics.caption import tokenized_captions
+from regard.metrics.caption_tokens import TOKENIZER
 from regard.metrics.score import Score
 
 JAR = "meteor-1.5.jar"
@@ -35,25 +36,20 @@ def meteor(
 
     Raises:
         MissingExtraError: Java or pycocoevalcap is not installed; says how to install it.
-        DataError: no images, unequal numbers of them, an image without references, or the program fails.
+        DataError: as for `caption_scores`, or the program fails.
 
     Example:
         >>> meteor([["a dog"]], [])
         Traceback (most recent call last):
-        regard.errors.DataError: references of 1 images, but 0 hypotheses: one for each is expected, at least one
+        regard.errors.DataError: meteor: references and hypotheses must have the same length, found 1 and 0
     """
-    if len(references) != len(hypotheses) or not hypotheses:
-        expected = "one for each is expected, at least one"
-        raise DataError(f"references of {len(references)} images, but {len(hypotheses)} hypotheses: {expected}")
-    if not all(references):
-        raise DataError(f"references of image {next(i for i, item in enumerate(references, 1) if not item)}: none, expected at least one")
+    tokens, guesses, text = tokenized_captions("meteor", references, hypotheses)
     command, folder = find_meteor()
-    lines = [[_line(caption) for caption in (*item, guess)] for item, guess in zip(references, hypotheses, strict=True)]
+    lines = [[_line(caption) for caption in (*item, guess)] for item, guess in zip(tokens, guesses, strict=True)]
     try:
         items = _scores(command, folder, lines)
     except (OSError, ValueError) as error:
-        raise DataError(f"METEOR: {JAR} stopped, expected a score for each image (it runs with 2 GB of memory)") from error
-    text = all(isinstance(caption, str) for caption in hypotheses)
+        raise DataError(f"meteor: {JAR} stopped, expected a score for each image (it runs with 2 GB of memory)") from error
     signature = f"nimgs:{len(lines)}|lang:en|norm:yes|tok:{TOKENIZER if text else 'none'}|version:1.5"
     return Score("METEOR", items[-1], "0-1", signature), items[:-1]
 
@@ -76,8 +72,7 @@ def find_meteor() -> tuple[list[str], Path]:
     return [java, "-jar", "-Xmx2G", JAR, "-", "-", "-stdio", "-l", "en", "-norm"], folder
 
 
-def _line(caption: str | Sequence[str]) -> str:
-    tokens = caption_tokens(caption) if isinstance(caption, str) else caption
+def _line(tokens: Sequence[str]) -> str:
     return " ".join(" ".join(tokens).replace(DIVIDER, "").split())
 
 

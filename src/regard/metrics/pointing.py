@@ -9,12 +9,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Any
 
 import numpy as np
 
-from regard.arguments import takes_arguments
-from regard.errors import DataError
+from regard.arguments import list_of, takes_arguments
+from regard.errors import DataError, shown
+from regard.metrics.checks import check_least, read_flags, read_numbers, refuse_where
 from regard.metrics.score import Score
 
 
@@ -58,14 +60,14 @@ def cell_coverage(region: Any, grid: tuple[int, int]) -> np.ndarray:
         float64 (h * w,) of 0 to 1, row by row.
 
     Raises:
-        DataError: the region is no (H, W) array of pixels, or a side of the grid is below 1.
+        DataError: the region is no (H, W) array of booleans, or the grid not two whole numbers of at least 1.
 
     Example:
         >>> cell_coverage([[True, True, False, False], [False, True, False, False]], (1, 2)).tolist()
         [0.75, 0.0]
     """
-    pixels = _region(region, grid)
-    rows, columns = (_overlap(length, cells) for length, cells in zip(pixels.shape, grid, strict=True))
+    pixels, sides = _region("cell_coverage", region, grid)
+    rows, columns = (_overlap(length, cells) for length, cells in zip(pixels.shape, sides, strict=True))
     return (rows @ pixels @ columns.T).reshape(-1)
 
 
@@ -83,23 +85,23 @@ def cell_hits(region: Any, grid: tuple[int, int], *, tolerance: float = 0.0) -> 
         bool (h * w,), row by row; nothing is hit where the region is empty.
 
     Raises:
-        DataError: as for `cell_coverage`, or a tolerance below 0.
+        DataError: as for `cell_coverage`, or a tolerance that is below 0 or not finite.
 
     Example:
         >>> cell_hits([[True, True, False, False]], (1, 4)).tolist()
         [True, True, False, False]
     """
-    if not tolerance >= 0:
-        raise DataError(f"tolerance {tolerance}: expected 0 or more pixels")
-    pixels = _region(region, grid)
+    if not 0 <= tolerance < math.inf:
+        raise DataError(f"cell_hits: tolerance must be finite and at least 0 pixels, found {tolerance}")
+    pixels, sides = _region("cell_hits", region, grid)
     height, width = pixels.shape
-    y, x = ((np.arange(cells) + 0.5) * length / cells for cells, length in zip(grid, pixels.shape, strict=True))
+    y, x = ((np.arange(cells) + 0.5) * length / cells for cells, length in zip(sides, pixels.shape, strict=True))
     down = np.maximum(np.abs(y[:, None] - (np.arange(height) + 0.5)) - 0.5, 0.0)
     across = np.maximum(np.abs(x[:, None] - (np.arange(width) + 0.5)) - 0.5, 0.0)
     # From each column of cells to the nearest pixel of the region in each row of pixels: (H, w), infinite where a row has none.
-    nearest = np.where(pixels[:, None, :] > 0, across[None, :, :], np.inf).min(axis=2)
+    nearest = np.where(pixels[:, None, :], across[None, :, :], np.inf).min(axis=2)
     squared = (down[:, :, None] ** 2 + nearest[None, :, :] ** 2).min(axis=1)
-    return (squared <= tolerance**2).reshape(-1)
+    return (np.sqrt(squared) <= tolerance).reshape(-1)
 
 
 @takes_arguments
@@ -108,25 +110,28 @@ def box_region(boxes: Sequence[Sequence[float]], height: int, width: int) -> np.
 
     Args:
         boxes: left, top, right and bottom relative to width and height, 0 to 1; no boxes give an empty region.
-        height: image height in pixels.
-        width: image width in pixels.
+        height: image height in pixels, at least 1.
+        width: image width in pixels, at least 1.
 
     Returns:
         bool (height, width).
 
     Raises:
-        DataError: a box is not four numbers.
+        DataError: a box is not four numbers from 0 to 1, or its right or bottom lies before its left or top; height or width below 1.
 
     Example:
         >>> box_region([(0.5, 0.0, 1.0, 1.0)], 1, 4).tolist()
         [[False, False, True, True]]
     """
-    y, x = (np.arange(height) + 0.5) / max(1, height), (np.arange(width) + 0.5) / max(1, width)
+    check_least("box_region", "height", height, 1)
+    check_least("box_region", "width", width, 1)
+    y, x = (np.arange(height) + 0.5) / height, (np.arange(width) + 0.5) / width
     region = np.zeros((height, width), bool)
-    for box in boxes:
-        if len(box) != 4:
-            raise DataError(f"box {tuple(box)}: expected left, top, right and bottom")
-        left, top, right, bottom = box
+    for number, box in enumerate(boxes, 1):
+        corners = read_numbers(f"box_region: box {number}", box)
+        if corners.shape != (4,) or not (0 <= corners[0] <= corners[2] <= 1 and 0 <= corners[1] <= corners[3] <= 1):
+            raise DataError(f"box_region: box {number} must be left, top, right and bottom, increasing from 0 to 1, found {shown(box)}")
+        left, top, right, bottom = corners
         region |= ((y >= top) & (y < bottom))[:, None] & ((x >= left) & (x < right))[None, :]
     return region
 
@@ -139,29 +144,32 @@ def pointing_accuracy(weights: Any, hits: Any, *, objects: Sequence[int] | None 
         weights: (N, L) attention of N words over L cells, an array or tensor, finite, >= 0. Tied maxima share the hit, so uniform weights
             score as a random cell. A row of zeros is a miss.
         hits: (N, L) bool from `cell_hits`, per word.
-        objects: number of objects in each word's image, at least 1.
+        objects: N numbers of objects in each word's image, whole and at least 1.
 
     Returns:
         `PointingScores`, in percent.
 
     Raises:
-        DataError: no words, shapes that differ, weights below 0 or not finite, or a number of objects below 1.
+        DataError: no words, shapes that differ, weights below 0 or not finite, hits that are no booleans, or a number of objects that is
+            not whole or below 1.
 
     Example:
         >>> scores = pointing_accuracy([[0.1, 0.7, 0.2], [0.5, 0.3, 0.2]], [[0, 1, 0], [0, 1, 0]], objects=[2, 2])
         >>> print(scores.accuracy, scores.random_cell.value, scores.random_object.value)
         pointing accuracy 50.00 % [nwords:2|ncells:3] 33.33333333333333 50.0
     """
-    values = _weights(weights)
-    marks = _like(hits, values, "hits").astype(bool)
+    values = _weights("pointing_accuracy", weights)
+    marks = read_flags("pointing_accuracy: hits", hits)
+    _check_shape("pointing_accuracy: hits", marks, values)
     largest = (values == values.max(axis=1, keepdims=True)) & (values > 0)
     found = (largest & marks).sum(axis=1) / np.maximum(1, largest.sum(axis=1))
     signature = f"nwords:{len(values)}|ncells:{values.shape[1]}"
     random_object = None
     if objects is not None:
         numbers = np.asarray(objects)
-        if numbers.shape != (len(values),) or numbers.min() < 1:
-            raise DataError(f"objects {numbers.shape}: expected {len(values)} numbers of 1 or more, one for each word")
+        if len(numbers) != len(values):
+            raise DataError(f"pointing_accuracy: objects must be {len(values)}, one number for each word, found {len(numbers)}")
+        refuse_where(numbers < 1, numbers, "pointing_accuracy: objects must be at least 1")
         random_object = Score("random object", 100 * float((1 / numbers).mean()), "%", f"nwords:{len(values)}")
     return PointingScores(
         Score("pointing accuracy", 100 * float(found.mean()), "%", signature),
@@ -191,10 +199,10 @@ def attention_correctness(weights: Any, coverage: Any) -> CorrectnessScores:
         >>> round(scores.correctness.value, 6), scores.uniform.value
         (80.0, 50.0)
     """
-    values = _weights(weights)
-    parts = _like(coverage, values, "coverage")
-    if not (parts.min() >= 0 and parts.max() <= 1):
-        raise DataError(f"coverage {parts.shape}: expected parts of 0 to 1")
+    values = _weights("attention_correctness", weights)
+    parts = read_numbers("attention_correctness: coverage", coverage).astype(np.float64)
+    _check_shape("attention_correctness: coverage", parts, values)
+    refuse_where(~((parts >= 0) & (parts <= 1)), parts, "attention_correctness: coverage must be from 0 to 1")
     sums = values.sum(axis=1)
     inside = (values * parts).sum(axis=1) / np.where(sums > 0, sums, 1.0)
     signature = f"nwords:{len(values)}|ncells:{values.shape[1]}"
@@ -221,7 +229,7 @@ def attention_entropy(weights: Any) -> Score:
         >>> print(attention_entropy([[0.5, 0.5, 0.0, 0.0]]))
         attention entropy 0.69 [nwords:1|ncells:4|unit:nats|max:1.3863]
     """
-    values = _weights(weights)
+    values = _weights("attention_entropy", weights)
     sums = values.sum(axis=1, keepdims=True)
     parts = values / np.where(sums > 0, sums, 1.0)
     terms = -parts * np.log(np.where(parts > 0, parts, 1.0))
@@ -229,36 +237,27 @@ def attention_entropy(weights: Any) -> Score:
     return Score("attention entropy", abs(float(terms.sum(axis=1).mean())), "", signature)
 
 
-def _array(values: Any, name: str) -> np.ndarray:
-    # Tensors may carry a gradient, lie on another device or hold bfloat16, which NumPy cannot read.
-    plain = values.detach().cpu().double().numpy() if hasattr(values, "detach") else values
-    try:
-        return np.asarray(plain, dtype=np.float64)
-    except (TypeError, ValueError) as error:
-        raise DataError(f"{name}: expected rows of numbers, all of one length") from error
-
-
-def _weights(weights: Any) -> np.ndarray:
-    values = _array(weights, "weights")
+def _weights(operation: str, weights: Any) -> np.ndarray:
+    values = read_numbers(f"{operation}: weights", weights).astype(np.float64)
     if values.ndim != 2 or 0 in values.shape:
-        raise DataError(f"weights {values.shape}: expected (N, L), at least one word and one cell")
-    if not np.isfinite(values).all() or values.min() < 0:
-        raise DataError(f"weights {values.shape}: expected finite numbers of 0 or more")
+        raise DataError(f"{operation}: weights must be (N, L), at least one word and one cell, found shape {values.shape}")
+    refuse_where(~(np.isfinite(values) & (values >= 0)), values, f"{operation}: weights must be finite and at least 0")
     return values
 
 
-def _like(values: Any, weights: np.ndarray, name: str) -> np.ndarray:
-    found = _array(values, name)
+def _check_shape(argument: str, found: np.ndarray, weights: np.ndarray) -> None:
     if found.shape != weights.shape:
-        raise DataError(f"{name} {found.shape}, but weights {weights.shape}: expected one shape")
-    return found
+        raise DataError(f"{argument} must have the shape of weights, found {found.shape} and {weights.shape}")
 
 
-def _region(region: Any, grid: tuple[int, int]) -> np.ndarray:
-    pixels = _array(region, "region")
-    if pixels.ndim != 2 or 0 in pixels.shape or min(grid) < 1:
-        raise DataError(f"region {pixels.shape} and grid {tuple(grid)}: expected pixels (H, W) and at least one cell a side")
-    return (pixels != 0).astype(np.float64)
+def _region(operation: str, region: Any, grid: tuple[int, int]) -> tuple[np.ndarray, Sequence[int]]:
+    sides = list_of(f"{operation}: grid", grid, "two whole numbers", Integral)
+    if len(sides) != 2 or min(sides) < 1:
+        raise DataError(f"{operation}: grid must be two whole numbers of at least 1, height and width in cells, found {shown(grid)}")
+    pixels = read_flags(f"{operation}: region", region)
+    if pixels.ndim != 2 or 0 in pixels.shape:
+        raise DataError(f"{operation}: region must be (H, W), at least one pixel, found shape {pixels.shape}")
+    return pixels, sides
 
 
 def _overlap(length: int, cells: int) -> np.ndarray:

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-
-from regard.errors import DataError, counted
 
 
 @dataclass(frozen=True)
@@ -40,30 +37,3 @@ class Score:
     def __str__(self) -> str:
         percent = " %" if self.unit == "%" else ""
         return f"{self.name} {self.number}{percent} [{self.signature}]"
-
-
-def check_parallel(hypotheses: Sequence[str], references: Sequence[str]) -> None:
-    """Check that two lists of lines can be compared line by line.
-
-    Args:
-        hypotheses: output lines.
-        references: expected lines.
-
-    Returns:
-        None.
-
-    Raises:
-        DataError: an empty list, or lengths that differ.
-
-    Example:
-        >>> check_parallel(["a", "b"], ["a"])
-        Traceback (most recent call last):
-        regard.errors.DataError: 2 hypotheses, but 1 reference: a line of each is expected
-    """
-    if len(hypotheses) != len(references):
-        raise DataError(
-            f"{counted(len(hypotheses), 'hypothesis', 'hypotheses')}, but {counted(len(references), 'reference')}: "
-            "a line of each is expected"
-        )
-    if not hypotheses:
-        raise DataError("no lines to score: hypotheses and references are empty")

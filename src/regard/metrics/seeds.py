@@ -12,8 +12,9 @@ from typing import Literal, NamedTuple, cast
 import numpy as np
 
 from regard.arguments import takes_arguments
-from regard.errors import DataError, counted
-from regard.metrics.significance import score_of_counts
+from regard.errors import DataError, shown
+from regard.metrics.checks import check_lengths
+from regard.metrics.significance import check_metric_counts, score_of_counts
 
 LEVEL = 0.05
 """A difference is more than chance where its p-value is below; intervals hold 1 - `LEVEL`."""
@@ -53,14 +54,16 @@ def run_score(metric: str, counts: np.ndarray) -> RunScore:
         counts: (N, D) counts per item.
 
     Raises:
-        DataError: fewer than two items, a score that is no finite number or above `LARGEST` (without some item, too), or an unknown metric.
+        DataError: fewer than two items, a score that is no finite number or above `LARGEST` (without some item, too), an unknown metric, or
+            counts that are no array (N, D) of its numbers.
 
     Example:
         >>> run_score("mean", np.array([[1.0, 1.0], [0.0, 1.0], [0.0, 1.0], [1.0, 1.0]])).score
         0.5
     """
+    check_metric_counts("run_score", metric, counts, axes=2)
     if len(counts) < 2:
-        raise DataError(f"{counted(len(counts), 'test item')}: a comparison needs at least 2")
+        raise DataError(f"run_score: counts must be of at least 2 test items, found {len(counts)}")
     total = counts.sum(0)
     without = total - counts
     with np.errstate(all="ignore"):  # refused below
@@ -72,7 +75,7 @@ def run_score(metric: str, counts: np.ndarray) -> RunScore:
             left_out = np.array([score_of_counts(metric, row) for row in without])
     if not (fit := _fit(left_out)).all():
         item = int(np.argmin(fit))
-        raise DataError(f"{metric} without test item {item + 1}: {left_out[item]:.4g}, expected a finite number up to {LARGEST:.0g}")
+        raise DataError(f"run_score: {metric} without test item {item + 1}: {left_out[item]:.4g}, expected a finite number up to {LARGEST:.0g}")
     return RunScore(score_of_counts(metric, total), (len(counts) - 1) * (left_out.mean() - left_out))
 
 
@@ -107,6 +110,7 @@ class SeedComparison:
             return "items"
         return "seeds" if self.item_error is None else "seeds and items"
 
+    @takes_arguments
     def tolerated(self, level: float = LEVEL) -> float | None:
         """Return the maximum standard deviation over seeds at which the difference stays significant; None: it is not significant.
 
@@ -118,7 +122,7 @@ class SeedComparison:
         Raises:
             DataError: it is not between 0 and 1.
         """
-        _check_chances(level=level)
+        _check_chances("SeedComparison.tolerated", level=level)
         room = (self.difference / _normal(1 - level / 2)) ** 2 - (self.item_error or 0.0) ** 2
         return math.sqrt(room / sum(1 / runs for runs in self.runs)) if room > 0 and self.p_value < level else None
 
@@ -144,7 +148,7 @@ class SeedComparison:
             >>> compare_seeds(runs, [RunScore(run.score - 2, run.influence) for run in runs]).seeds_needed()
             5
         """
-        _check_chances(power=power, level=level)
+        _check_chances("SeedComparison.seeds_needed", power=power, level=level)
         spreads, item_error = self.spreads, self.item_error
         if spreads is None or item_error is None or not self.difference or _least(self.items) >= level:
             return None
@@ -215,15 +219,12 @@ def compare_seeds(
     """
     if not 1 <= samples <= MAX_SAMPLES or seed < 0:
         raise DataError(f"compare_seeds: expected samples of 1 to {MAX_SAMPLES:,} and a seed of 0 or more, found {samples} and {seed}")
-    if not systems or not baselines:
-        raise DataError(f"{len(systems)} runs of the system, {len(baselines)} of the baseline: at least one of each is expected")
-    if len(systems) != len(baselines):
-        raise DataError(f"{len(systems)} runs of the system, {len(baselines)} of the baseline: as many of both are expected")
-    for side, runs_of in (("system", systems), ("baseline", baselines)):
+    check_lengths("compare_seeds", systems=systems, baselines=baselines)
+    for side, runs_of in (("systems", systems), ("baselines", baselines)):
         for number, run in enumerate(runs_of, start=1):
             if not _fit(np.array(run.score)) or not (run.influence is None or _fit(run.influence).all()):
                 found = f"found {run.score:.4g} of the test set, and of the items"
-                raise DataError(f"run {number} of the {side}: expected finite scores up to {LARGEST:.0g}, {found}")
+                raise DataError(f"compare_seeds: {side} must have finite scores up to {LARGEST:.0g}, run {number}: {found}")
     sides = [_differences(systems, baselines)] if paired else [systems, baselines]
     scores, runs = [np.array([run.score for run in side]) for side in sides], tuple(map(len, sides))
     difference = float(scores[0].mean()) - sum(float(of.mean()) for of in scores[1:])
@@ -234,7 +235,7 @@ def compare_seeds(
         spreads = tuple(map(math.sqrt, variances))
         parts = [variance / count for variance, count in zip(variances, runs, strict=True)]
     elif of_items is None:
-        raise DataError("a single run can be compared only by the scores of its test items, which are missing")
+        raise DataError("compare_seeds: a single run can be compared only by the scores of its test items, which are missing")
     items = None if of_items is None else len(cast(np.ndarray, systems[0].influence))
     drawn = _chance(parts, runs, (math.sqrt(of_items or 0.0), items), samples, seed)
     # Summation order changes the last bits: treat such a difference as none.
@@ -263,7 +264,7 @@ def _differences(systems: Sequence[RunScore], baselines: Sequence[RunScore]) -> 
 def _check_items(runs: Sequence[RunScore]) -> None:
     sizes = {len(run.influence) for run in runs if run.influence is not None}
     if len(sizes) > 1:
-        raise DataError(f"runs on different items cannot be compared: {', '.join(map(str, sorted(sizes)))} items")
+        raise DataError(f"compare_seeds: all runs must be on the same items, found runs on {', '.join(map(str, sorted(sizes)))} items")
 
 
 def _item_variances(sides: Sequence[Sequence[RunScore]]) -> tuple[float | None, list[float]]:
@@ -306,10 +307,10 @@ def _draws(freedom: float | None, samples: int, seed: tuple[int, int]) -> np.nda
     return generator.standard_normal(samples) if freedom is None else generator.standard_t(freedom, samples)
 
 
-def _check_chances(**chances: float) -> None:
+def _check_chances(operation: str, **chances: float) -> None:
     for name, value in chances.items():
         if not 0 < value < 1:
-            raise DataError(f"{name} {value}: expected a chance between 0 and 1")
+            raise DataError(f"{operation}: {name} must be between 0 and 1, found {shown(value)}")
 
 
 def _normal(share: float) -> float:

@@ -12,13 +12,16 @@ from sacrebleu.metrics.base import Metric
 from regard import progress
 from regard.arguments import takes_arguments
 from regard.errors import DataError, shown
-from regard.metrics.caption import bleu_of_caption_counts
+from regard.metrics.caption import COUNTS, bleu_of_caption_counts
+from regard.metrics.checks import check_counts, check_least, check_lengths, refuse_where
 from regard.metrics.classification import macro_f1_of_counts
-from regard.metrics.score import Score, check_parallel
+from regard.metrics.score import Score
 from regard.metrics.translation import make_bleu, make_chrf
 
 # Resampled line numbers in memory at once: 2**22 of 8 bytes are 32 MiB, for any test set.
 CHUNK = 2**22
+COLUMNS = {"bleu": 10, "chrf": 18, "caption-bleu": COUNTS, "macro-f1": None, "mean": 2, "perplexity": 2}
+"""Counts per item of each metric of `score_of_counts`; None: two for each label."""
 
 
 @dataclass(frozen=True)
@@ -86,21 +89,17 @@ def paired_bootstrap(
         A `Comparison`; the signatures of its scores hold samples and seed.
 
     Raises:
-        DataError: empty lists, unequal lengths, an unknown metric or tokenizer, or samples below 1.
+        DataError: empty lists, unequal lengths, an unknown metric or tokenizer, samples below 1, or a seed below 0.
 
     Example:
         >>> same = paired_bootstrap(["a b c d"] * 3, ["a b c d"] * 3, ["a b c d"] * 3, samples=20)
         >>> same.difference, same.p_value
         (0.0, 1.0)
     """
-    check_parallel(hypotheses, references)
-    if len(baseline) != len(references):
-        raise DataError(f"{len(baseline)} baseline lines, but {len(references)} references: a line of each is expected")
-    if samples < 1:
-        raise DataError(f"samples {samples}: expected 1 or more")
-    if seed < 0:
-        raise DataError(f"seed {seed}: expected 0 or more")
-    scorer = _scorer(metric, tokenize)
+    check_lengths("paired_bootstrap", hypotheses=hypotheses, baseline=baseline, references=references)
+    check_least("paired_bootstrap", "samples", samples, 1)
+    check_least("paired_bootstrap", "seed", seed, 0)
+    scorer = _scorer("paired_bootstrap", metric, tokenize)
     with progress.stage("Significance test"):
         return _bootstrap(scorer, (hypotheses, baseline, references), metric, samples, seed)
 
@@ -148,10 +147,11 @@ def item_counts(metric: Literal["bleu", "chrf"], hypotheses: Sequence[str], refe
         >>> round(score_of_counts("bleu", counts.sum(0)), 6)
         100.0
     """
-    check_parallel(hypotheses, references)
-    return _statistics(_scorer(metric), hypotheses, references)
+    check_lengths("item_counts", hypotheses=hypotheses, references=references)
+    return _statistics(_scorer("item_counts", metric), hypotheses, references)
 
 
+@takes_arguments
 def score_of_counts(metric: str, counts: np.ndarray) -> float:
     """Compute a score from counts (D,) summed over items.
 
@@ -162,12 +162,37 @@ def score_of_counts(metric: str, counts: np.ndarray) -> float:
         counts: their sums.
 
     Raises:
-        DataError: an unknown metric.
+        DataError: an unknown metric, or counts that are no array (D,) of its numbers.
 
     Example:
         >>> score_of_counts("mean", np.array([3.0, 4.0])), score_of_counts("perplexity", np.array([0.0, 5.0]))
         (0.75, 1.0)
     """
+    check_metric_counts("score_of_counts", metric, counts, axes=1)
+    return _score_of_counts(metric, counts)
+
+
+def check_metric_counts(operation: str, metric: str, counts: np.ndarray, *, axes: int) -> None:
+    """Check that a metric is one of `score_of_counts`, and that an array holds its counts.
+
+    Args:
+        operation: name that begins the message.
+        metric: name of the metric.
+        counts: (D,) or (N, D).
+        axes: 1 or 2.
+
+    Raises:
+        DataError: an unknown metric, or another array.
+
+    Example:
+        >>> check_metric_counts("run_score", "mean", np.ones((3, 2)), axes=2)
+    """
+    if metric not in COLUMNS:
+        raise DataError(f"{operation}: metric must be one of {', '.join(COLUMNS)}, found {shown(metric)}")
+    check_counts(operation, counts, axes=axes, columns=COLUMNS[metric])
+
+
+def _score_of_counts(metric: str, counts: np.ndarray) -> float:
     if metric == "mean":
         return float(counts[0] / counts[1])
     if metric == "perplexity":
@@ -176,9 +201,10 @@ def score_of_counts(metric: str, counts: np.ndarray) -> float:
         return bleu_of_caption_counts(counts)[-1]
     if metric == "macro-f1":
         return macro_f1_of_counts(counts)
-    return _score(_scorer(metric), counts)
+    return _score(_scorer("score_of_counts", metric), counts)
 
 
+@takes_arguments
 def bootstrap_interval(metric: str, counts: np.ndarray, *, samples: int = 1000, seed: int = 12345) -> tuple[float, float]:
     """Return the 95 % interval of a score over resampled test sets: as many items, drawn with replacement.
 
@@ -189,19 +215,29 @@ def bootstrap_interval(metric: str, counts: np.ndarray, *, samples: int = 1000, 
         seed: of NumPy's default generator, 0 or more.
 
     Raises:
-        DataError: no items, an unknown metric, or samples below 1.
+        DataError: no items, an unknown metric, counts that are no array (N, D) of its numbers, samples below 1, or a seed below 0.
 
     Example:
         >>> bootstrap_interval("mean", np.array([[2.0, 1.0]] * 3), samples=20)
         (2.0, 2.0)
     """
-    if not len(counts) or samples < 1:
-        raise DataError(f"{len(counts)} items, {samples} samples: an interval needs at least one of both")
-    return _interval(np.array([score_of_counts(metric, row) for row in _resample(counts, samples, seed)]))
+    check_metric_counts("bootstrap_interval", metric, counts, axes=2)
+    if not len(counts):
+        raise DataError("bootstrap_interval: counts must be of at least one item, found none")
+    check_least("bootstrap_interval", "samples", samples, 1)
+    check_least("bootstrap_interval", "seed", seed, 0)
+    return _interval(np.array([_score_of_counts(metric, row) for row in _resample(counts, samples, seed)]))
 
 
+@takes_arguments
 def holm(p_values: Sequence[float]) -> list[float]:
     """Correct p-values for multiple comparisons (Holm, 1979).
+
+    Args:
+        p_values: of all comparisons, from 0 to 1.
+
+    Returns:
+        The corrected p-values, in the same order.
 
     Raises:
         DataError: one is not from 0 to 1.
@@ -210,8 +246,8 @@ def holm(p_values: Sequence[float]) -> list[float]:
         >>> holm([0.01, 0.04, 0.03])
         [0.03, 0.06, 0.06]
     """
-    if not all(0 <= value <= 1 for value in p_values):
-        raise DataError("p-values: expected numbers from 0 to 1")
+    given = np.asarray(p_values, dtype=np.float64)
+    refuse_where(~((given >= 0) & (given <= 1)), given, "holm: p_values must be from 0 to 1")
     corrected, worst = [0.0] * len(p_values), 0.0
     for rank, number in enumerate(sorted(range(len(p_values)), key=lambda i: p_values[i])):
         worst = max(worst, min(1.0, (len(p_values) - rank) * p_values[number]))
@@ -219,12 +255,12 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return corrected
 
 
-def _scorer(metric: str, tokenize: str = "13a") -> Metric:
+def _scorer(operation: str, metric: str, tokenize: str = "13a") -> Metric:
     if metric == "bleu":
-        return make_bleu(tokenize=tokenize)
+        return make_bleu(operation, tokenize=tokenize)
     if metric == "chrf":
-        return make_chrf()
-    raise DataError(f"metric {shown(metric)}: expected bleu or chrf")
+        return make_chrf(operation)
+    raise DataError(f"{operation}: metric must be bleu or chrf, found {shown(metric)}")
 
 
 def _statistics(scorer: Metric, lines: Sequence[str], references: Sequence[str]) -> np.ndarray:

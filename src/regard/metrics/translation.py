@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from numbers import Integral
 
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 
 from regard.arguments import takes_arguments
 from regard.errors import DataError, shown
-from regard.metrics.score import Score, check_parallel
+from regard.metrics.checks import check_least, check_lengths
+from regard.metrics.score import Score
 
 # sacrebleu's tokenizers without a download or another package.
 TOKENIZERS = ("13a", "intl", "zh", "char", "none")
@@ -77,7 +77,8 @@ def bleu(
         >>> bleu(["the house is small ."], ["the house is small ."]).value
         100.0
     """
-    return bleu_details(hypotheses, references, lowercase=lowercase, tokenize=tokenize, max_order=max_order).score
+    check_lengths("bleu", hypotheses=hypotheses, references=references)
+    return _details(make_bleu("bleu", lowercase=lowercase, tokenize=tokenize, max_order=max_order), hypotheses, references).score
 
 
 @takes_arguments
@@ -103,16 +104,20 @@ def bleu_details(
         >>> bleu_details(["a b c d"], ["a b c e"]).precisions[:3]
         (75.0, 66.66666666666667, 50.0)
     """
-    check_parallel(hypotheses, references)
-    metric = make_bleu(lowercase=lowercase, tokenize=tokenize, max_order=max_order)
+    check_lengths("bleu_details", hypotheses=hypotheses, references=references)
+    return _details(make_bleu("bleu_details", lowercase=lowercase, tokenize=tokenize, max_order=max_order), hypotheses, references)
+
+
+def _details(metric: BLEU, hypotheses: Sequence[str], references: Sequence[str]) -> BleuDetails:
     result = metric.corpus_score(list(hypotheses), [list(references)])
-    name = "BLEU" if max_order == 4 else f"BLEU-{max_order}"
+    name = "BLEU" if metric.max_ngram_order == 4 else f"BLEU-{metric.max_ngram_order}"
     # exp(log(100)) rounds to slightly above 100, the maximum.
     score = Score(name, min(float(result.score), 100.0), "0-100", str(metric.get_signature()))
     precisions, matches = tuple(map(float, result.precisions)), tuple(map(int, result.counts))
     return BleuDetails(score, precisions, matches, float(result.bp), int(result.sys_len), int(result.ref_len))
 
 
+@takes_arguments
 def has_four_words(references: Iterable[str], *, tokenize: str = "13a") -> bool:
     """Return whether any reference has the four words that BLEU counts runs of; without, BLEU is 0 whatever the hypotheses.
 
@@ -121,13 +126,13 @@ def has_four_words(references: Iterable[str], *, tokenize: str = "13a") -> bool:
         tokenize: as for `bleu`.
 
     Raises:
-        DataError: an unknown tokenizer.
+        DataError: an unknown tokenizer, or references that are no list of texts.
 
     Example:
         >>> has_four_words(["a dog", "a red dog ."]), has_four_words(["a red dog"]), has_four_words(["a dog"], tokenize="char")
         (True, False, True)
     """
-    divide = make_bleu(tokenize=tokenize).tokenizer
+    divide = make_bleu("has_four_words", tokenize=tokenize).tokenizer
     return any(len(divide(line).split()) >= 4 for line in references)
 
 
@@ -152,8 +157,8 @@ def chrf(hypotheses: Sequence[str], references: Sequence[str], *, lowercase: boo
         >>> score.name, score.value
         ('chrF2', 100.0)
     """
-    check_parallel(hypotheses, references)
-    metric = make_chrf(lowercase=lowercase, word_order=word_order)
+    check_lengths("chrf", hypotheses=hypotheses, references=references)
+    metric = make_chrf("chrf", lowercase=lowercase, word_order=word_order)
     result = metric.corpus_score(list(hypotheses), [list(references)])
     return Score(result.name, min(float(result.score), 100.0), "0-100", str(metric.get_signature()))
 
@@ -174,7 +179,7 @@ def bleu_by_length(
         hypotheses: output lines.
         references: reference lines.
         sources: source lines; length in white-space separated words.
-        edges: maximum length of each range but the last, rising: (10, 20) gives 0-10, 11-20 and 21+.
+        edges: maximum length of each range but the last, whole and increasing: (10, 20) gives 0-10, 11-20 and 21+.
         lowercase: as for `bleu`.
         tokenize: as for `bleu`.
 
@@ -182,57 +187,57 @@ def bleu_by_length(
         `len(edges) + 1` rows in rising order; an empty range has count 0 and score None.
 
     Raises:
-        DataError: empty lists, unequal lengths, or edges that do not rise from 0 or more.
+        DataError: empty lists, unequal lengths, an unknown tokenizer, or edges that are not whole or do not increase from 0 or more.
 
     Example:
         >>> rows = bleu_by_length(["a b c d"] * 2, ["a b c d"] * 2, ["x", "x y z"], [2])
         >>> [(row.range, row.count, row.score.value) for row in rows]
         [('0-2', 1, 100.0), ('3+', 1, 100.0)]
     """
-    check_parallel(hypotheses, references)
-    if len(sources) != len(hypotheses):
-        raise DataError(f"{len(sources)} sources, but {len(hypotheses)} hypotheses: a line of each is expected")
-    if any(edge < 0 for edge in edges) or any(low >= high for low, high in pairwise(edges)):
-        raise DataError(f"edges {list(edges)}: expected rising lengths of 0 or more")
+    check_lengths("bleu_by_length", hypotheses=hypotheses, references=references, sources=sources)
+    for number, (low, high) in enumerate(pairwise([-1, *edges]), 1):
+        if low >= high:
+            raise DataError(f"bleu_by_length: edges must be at least 0 and increase, item {number} is {high} in {shown(list(edges))}")
+    metric = make_bleu("bleu_by_length", lowercase=lowercase, tokenize=tokenize)
     lengths = [len(source.split()) for source in sources]
     rows = []
     for first, last in zip([0, *(edge + 1 for edge in edges)], [*edges, None], strict=True):
         chosen = [i for i, length in enumerate(lengths) if length >= first and (last is None or length <= last)]
         score = None
         if chosen:
-            score = bleu([hypotheses[i] for i in chosen], [references[i] for i in chosen], lowercase=lowercase, tokenize=tokenize)
+            score = _details(metric, [hypotheses[i] for i in chosen], [references[i] for i in chosen]).score
         rows.append(LengthRow(f"{first}+" if last is None else f"{first}-{last}", len(chosen), score))
     return rows
 
 
-def make_bleu(*, lowercase: bool = False, tokenize: str = "13a", max_order: int = 4) -> BLEU:
-    """Return sacrebleu's BLEU with these settings.
+@takes_arguments
+def make_bleu(operation: str, *, lowercase: bool = False, tokenize: str = "13a", max_order: int = 4) -> BLEU:
+    """Return sacrebleu's BLEU with these settings, for a function that messages name.
 
     Raises:
         DataError: the tokenizer is unknown or the order is below 1.
 
     Example:
-        >>> make_bleu(tokenize="none").tokenizer.signature()
+        >>> make_bleu("bleu", tokenize="none").tokenizer.signature()
         'none'
     """
     if tokenize not in TOKENIZERS:
-        raise DataError(f"tokenize {shown(tokenize)}: expected one of {', '.join(TOKENIZERS)}")
-    if isinstance(max_order, bool) or not isinstance(max_order, Integral) or max_order < 1:
-        raise DataError(f"max_order {shown(max_order)}: expected a whole number of 1 or more")
+        raise DataError(f"{operation}: tokenize must be one of {', '.join(TOKENIZERS)}, found {shown(tokenize)}")
+    check_least(operation, "max_order", max_order, 1)
     # Without `force` sacrebleu would warn of text that looks tokenized, once per score and to standard error; evaluations warn once.
     return BLEU(lowercase=lowercase, tokenize=tokenize, max_ngram_order=max_order, force=True)
 
 
-def make_chrf(*, lowercase: bool = False, word_order: int = 0) -> CHRF:
-    """Return sacrebleu's chrF with these settings.
+@takes_arguments
+def make_chrf(operation: str, *, lowercase: bool = False, word_order: int = 0) -> CHRF:
+    """Return sacrebleu's chrF with these settings, for a function that messages name.
 
     Raises:
         DataError: the word order is negative.
 
     Example:
-        >>> make_chrf().beta
+        >>> make_chrf("chrf").beta
         2
     """
-    if word_order < 0:
-        raise DataError(f"word_order {word_order}: expected 0 or more")
+    check_least(operation, "word_order", word_order, 0)
     return CHRF(lowercase=lowercase, word_order=word_order)

@@ -11,7 +11,7 @@ from typing import Any, ParamSpec, TypeVar
 import torch
 from torch import Tensor
 
-from regard.arguments import RAW
+from regard.arguments import RAW, is_raw
 from regard.errors import ConfigError, RegardError, ShapeError, shown
 from regard.flags import takes_flags, with_own_code
 from regard.ops.number_checks import check_factor
@@ -49,14 +49,14 @@ def takes_tensors(function: Callable[P, R]) -> Callable[P, R]:
             return function(*args, **kwargs)
         except (*RAW, RegardError) as error:
             said = str(error).startswith(f"{name}: ") or any(f"{each} must " in str(error) for each in kinds)
-            if said if isinstance(error, RegardError) else type(error) not in RAW:
+            if said if isinstance(error, RegardError) else not is_raw(error):
                 raise
             try:
                 given = signature.bind(*args, **kwargs).arguments
             except TypeError:  # Python says which argument is missing or unknown
                 raise error from None
             _refuse(name, {each: (kinds[each], value) for each, value in given.items()})
-            if type(error) in RAW and is_plain(*(value for value in given.values() if isinstance(value, Tensor))):
+            if is_raw(error) and is_plain(*(value for value in given.values() if isinstance(value, Tensor))):
                 what = ", ".join(f"{each} {_shown(value)}" for each, value in given.items() if each != "self")
                 raise ShapeError(f"{name}: cannot be computed of {what}: {str(error).strip().splitlines()[0]}") from error
             raise

@@ -32,7 +32,7 @@ from regard.ops.call_checks import takes_tensors
 from regard.ops.masks import check_boolean, check_mask
 from regard.ops.number_checks import check_count, check_temperature
 from regard.ops.sparsemax import Normalizer, normalize
-from regard.ops.tensor_checks import Argument, Signature
+from regard.ops.tensor_checks import Argument, Signature, check_scores
 
 VALUE_MODES = ("sum", "mean", "max")
 KEY_MODES = ("mean", "max", "sample", "features", "concat", "max_concat", "sum", "sample_concat", "sample_sum")
@@ -331,13 +331,14 @@ def area_softmax(
         (..., T, N); a row with nothing allowed is all zeros.
 
     Raises:
-        ShapeError: the mask is not boolean, does not broadcast, or lacks axes.
+        ShapeError: the scores have no axis or no floating dtype; the mask is not boolean, does not broadcast, or lacks axes.
         ConfigError: a temperature that is not above 0 and finite, or a top_k below 1.
 
     Example:
         >>> area_softmax(torch.tensor([[1.0, 3.0, 3.0]]), top_k=2).tolist()
         [[0.0, 0.5, 0.5]]
     """
+    check_scores("area_softmax", scores)
     if mask is not None:
         check_mask(mask, scores.shape, "area_softmax")
     check_temperature("area_softmax", temperature)
