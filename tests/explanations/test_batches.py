@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import fields, replace
 from typing import Any, cast
 
 import pytest
 import torch
 
+from regard import explanations
 from regard.config import EntailmentModelConfig, TransformerConfig
 from regard.data.batching import collate
-from regard.errors import ConfigError
-from regard.explanations import CaptionBatch, LabelBatch, LanguageBatch, TranslationBatch, input_times_gradient
+from regard.errors import ConfigError, DataError, RangeError, RegardError, ShapeError
+from regard.explanations import CaptionBatch, LabelBatch, LanguageBatch, TranslationBatch, TwoInputBatch, input_times_gradient
 from regard.models import Ensemble, build, build_classifier
 from regard.tasks.pair_scores import target_log_probs
 from tests.explanations.models import BOS, EOS, NAMES, SOURCES, TARGETS, batch_of, padded, pairs
@@ -115,3 +117,112 @@ def test_a_model_in_training_and_an_ensemble_are_refused() -> None:
         TranslationBatch(Ensemble([batch.model, batch.model]).eval(), *rest)
     with pytest.raises(ConfigError, match=r"training mode.*call model.eval\(\)"):
         TranslationBatch(batch.model.train(), *rest)
+
+
+def two_inputs() -> TwoInputBatch:
+    """Return a batch of two texts for each of its two examples."""
+    config = TransformerConfig.model_validate({"embed_dim": 8, "num_heads": 2, "ff_dim": 9, "second": {"kind": "serial"}})
+    model = build(config, source_size=19, target_size=19).eval()
+    source, lengths = torch.tensor([[4, 5, EOS, 7, EOS, 0], [6, EOS, 8, 9, 10, EOS]]), torch.tensor([5, 6])
+    target = torch.tensor([[BOS, 6], [BOS, 7]]), torch.tensor([[6, EOS], [7, EOS]])
+    return TwoInputBatch(model, source, lengths, *target, torch.tensor([2, 2]))
+
+
+def made(kind: str) -> Any:
+    """Return a batch of a class."""
+    names = {"TranslationBatch": "gru", "CaptionBatch": "show soft", "LabelBatch": "entailment crossed", "LanguageBatch": "language"}
+    return two_inputs() if kind == "TwoInputBatch" else batch_of(names[kind])
+
+
+KINDS = ("TranslationBatch", "CaptionBatch", "LabelBatch", "LanguageBatch", "TwoInputBatch")
+NO_TENSORS = {"none": None, "a list": [1, 2], "a number": 5, "text": "x", "a module": torch.nn.Linear(2, 2)}
+
+
+@pytest.mark.parametrize("what", NO_TENSORS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_batch_of_what_is_no_tensor_is_refused_where_it_is_made(kind: str, what: str) -> None:
+    batch = made(kind)
+    for each in fields(batch):
+        if what == "none" and getattr(batch, each.name) is None:
+            continue
+        with pytest.raises(RegardError, match=rf"^{kind}: {each.name}(\[0\])? must be "):
+            replace(batch, **{each.name: NO_TENSORS[what]})
+        if each.name in ("tokens", "lengths") and kind == "LabelBatch":
+            with pytest.raises(ShapeError, match=rf"^{kind}: {each.name}\[1\] must be a tensor"):
+                replace(batch, **{each.name: [getattr(batch, each.name)[0], NO_TENSORS[what]]})
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_batch_of_other_axes_dtypes_or_numbers_is_refused_where_it_is_made(kind: str) -> None:
+    batch = made(kind)
+    for each in fields(batch):
+        given = getattr(batch, each.name)
+        first = given[0] if isinstance(given, list) else given
+        if not isinstance(first, torch.Tensor):
+            continue
+        whole = not first.is_floating_point()
+        wrong = [(first.unsqueeze(-1).unsqueeze(-1), ShapeError), (first.new_zeros(()), ShapeError)]
+        wrong += (
+            [(first.double(), ShapeError), (first + 99, RangeError), (-first - 9, RangeError)] if whole else [(first.long(), ShapeError)]
+        )
+        for value, error in wrong:
+            with pytest.raises(error, match=rf"^{kind}: {each.name}"):
+                replace(batch, **{each.name: [value, *given[1:]] if isinstance(given, list) else value})
+        with pytest.raises(ShapeError, match=rf"^{kind}: \S+ must be .* with .*B = \d"):
+            replace(batch, **{each.name: [first[:1], *given[1:]] if isinstance(given, list) else first[:1]})
+
+
+def test_the_model_of_another_batch_is_refused() -> None:
+    for kind, name in zip(
+        KINDS, ("EncoderDecoder", "CaptionModel", "SentenceClassifier", "RecurrentLanguageModel", "EncoderDecoder"), strict=True
+    ):
+        other = made("LabelBatch" if kind == "LanguageBatch" else "LanguageBatch").model
+        with pytest.raises(ConfigError, match=rf"^{kind}: model must be of the class {name}, found {type(other).__name__}"):
+            replace(made(kind), model=other)
+
+
+def test_a_compiled_model_is_taken_for_what_it_is() -> None:
+    batch = made("TranslationBatch")
+    compiled = replace(batch, model=torch.compile(batch.model, backend="eager"))
+    torch.testing.assert_close(compiled.log_probs(), batch.log_probs())
+
+
+def test_a_batch_is_checked_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    batches = [made(kind) for kind in KINDS]
+
+    def fail(*_: Any) -> None:
+        raise AssertionError("a copy was checked again")
+
+    for module in ("batches", "input_pairs"):
+        monkeypatch.setattr(f"regard.explanations.{module}.check_model", fail)
+    for batch in batches:
+        copy = batch.select(torch.tensor([1, 0])).keep(batch.inputs[[1, 0]])
+        torch.testing.assert_close(copy.log_probs(), batch.log_probs()[[1, 0]])
+        assert input_times_gradient(batch).shape == (*batch.outputs.shape, batch.inputs.shape[1])
+
+
+METHODS = (
+    *("explain", "alti", "attention_flow", "attention_rollout", "attention_weights", "gradient_times_attention", "greedy_order"),
+    *(
+        "input_gradients",
+        "input_times_gradient",
+        "integrated_gradients",
+        "leave_one_area_out",
+        "leave_one_out",
+        "replace_one",
+        "value_norms",
+    ),
+)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_method_names_what_is_no_batch(name: str) -> None:
+    more = {
+        "explain": ("weights",),
+        "greedy_order": (torch.tensor([0]), 1),
+        "input_gradients": (torch.ones(1, 1, 1),),
+        "leave_one_area_out": (2,),
+    }
+    for wrong in (None, "x", 5, torch.ones(2), made("LabelBatch").model):
+        with pytest.raises(DataError, match=f"^{name}: batch must be a batch of examples, such as a TranslationBatch, found "):
+            getattr(explanations, name)(wrong, *more.get(name, ()))

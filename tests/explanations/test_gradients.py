@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from regard.errors import ConfigError
+from regard.errors import ConfigError, ShapeError
 from regard.explanations import (
     ModelBatch,
     gradient_times_attention,
@@ -104,6 +105,19 @@ def test_weights_made_in_inference_mode_are_refused() -> None:
         input_times_gradient(batch)
 
 
-def test_no_steps_are_refused() -> None:
-    with pytest.raises(ConfigError, match="steps 0: expected 1 or more"):
-        integrated_gradients(batch_of("gru"), steps=0)
+@pytest.mark.parametrize("steps", [0, "5", 2.5, None, True])
+def test_what_is_no_number_of_steps_is_refused(steps: Any) -> None:
+    with pytest.raises(ConfigError, match="integrated_gradients: steps must be a whole number of at least 1, found "):
+        integrated_gradients(batch_of("gru"), steps=steps)
+
+
+@pytest.mark.parametrize(
+    "vectors",
+    ["x", [1.0], torch.ones(2), torch.ones(3, 9, 7).double(), torch.ones(1, 1, 1, dtype=torch.long)],
+    ids=["text", "a list", "one axis", "more inputs", "whole numbers"],
+)
+def test_vectors_of_another_shape_are_refused(vectors: Any) -> None:
+    with pytest.raises(ShapeError, match="integrated_gradients: baseline must "):
+        integrated_gradients(batch_of("gru"), baseline=vectors)
+    with pytest.raises(ShapeError, match="input_gradients: vectors must "):
+        input_gradients(batch_of("gru"), vectors)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import cast
+from typing import Any, cast
 
 import pytest
 import torch
 
-from regard.errors import ConfigError
+from regard.errors import ConfigError, RegardError
 from regard.explanations import LabelBatch, TranslationBatch, greedy_order, leave_one_area_out, leave_one_out, replace_one
 from tests.explanations.models import SOURCES, TARGETS, batch_of, padded, pairs
 
@@ -45,7 +45,7 @@ def test_another_word_in_place_of_one_is_a_loop_over_vectors(name: str) -> None:
 def test_cells_of_an_image_are_no_words() -> None:
     with pytest.raises(ConfigError, match="are no words of a vocabulary"):
         replace_one(batch_of("show soft"))
-    with pytest.raises(ConfigError, match="draws 0: expected 1 or more"):
+    with pytest.raises(ConfigError, match="replace_one: draws must be a whole number of at least 1, found 0"):
         replace_one(batch_of("gru"), draws=0)
 
 
@@ -100,3 +100,20 @@ def test_the_greedy_order_takes_what_hurts_most_after_all_that_went_before() -> 
             expected.append(place)
         assert found[row].argsort(descending=True)[:3].tolist() == expected
         assert found[row].count_nonzero() == 3
+
+
+@pytest.mark.parametrize(
+    ("output", "most", "at_once", "message"),
+    [
+        (None, 2, 1, "output must be a tensor, found None"),
+        (torch.zeros(3), 2, 1, "output must hold whole numbers, found torch.float32"),
+        (torch.tensor([0]), 2, 1, r"output must be \(B,\) = \(3,\), found \(1,\)"),
+        (torch.tensor([0, 0, 1]), 2, 1, r"output\[2\] is 1; allowed are numbers from 0 to 0"),
+        (torch.tensor([0, 0, 0]), "2", 1, "most must be a whole number of at least 0, found '2'"),
+        (torch.tensor([0, 0, 0]), 2, 0, "at_once must be a whole number of at least 1, found 0"),
+    ],
+    ids=["no output", "no whole number", "too few", "no such output", "text", "none at once"],
+)
+def test_an_order_of_nothing_is_refused(output: Any, most: Any, at_once: int, message: str) -> None:
+    with pytest.raises(RegardError, match=f"^greedy_order: {message}"):
+        greedy_order(batch_of("label lstm"), output, most, at_once=at_once)

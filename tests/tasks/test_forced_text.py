@@ -252,8 +252,8 @@ def test_prefixes_and_terms_that_do_not_belong_to_the_lines_are_named() -> None:
     subject = translator("word")
     for wrong, message in [
         ({"prefixes": ["ein"]}, r"prefixes: expected a list of 2 texts, one per line, found \['ein'\]"),
-        ({"prefixes": "de"}, "prefixes: expected a list of 2 texts, one per line, found 'de'"),
-        ({"prefixes": ["ein", 3]}, "prefixes: expected a list of 2 texts"),
+        ({"prefixes": "de"}, "prefixes: expected a list of texts, found one text"),
+        ({"prefixes": ["ein", 3]}, r"prefixes\[1\]: expected a text, found 3"),
         ({"terms": [Term("a", "b"), Term("c", "d")]}, "terms: expected a list of 2 glossaries, one per line, found"),
         ({"terms": [TERMS]}, "terms: expected a list of 2 glossaries"),
         ({"terms": {"a": "b"}}, "terms: expected a list of 2 glossaries"),

@@ -209,9 +209,9 @@ def test_lines_of_one_text_are_scored_as_if_they_were_one(attention: str) -> Non
 def test_what_is_no_list_of_texts_is_refused() -> None:
     model = language_model()
     for call in (model.score, model.generate):
-        with pytest.raises(ConfigError, match=r"(score|generate): expected a list of texts, found one text"):
+        with pytest.raises(ConfigError, match=r"(score: lines|generate: prompts): expected a list of texts, found one text"):
             call("abc")
-        with pytest.raises(ConfigError, match=r"(score|generate): item 1: expected a text, found int"):
+        with pytest.raises(ConfigError, match=r"(score: lines|generate: prompts)\[1\]: expected a text, found 1"):
             call(["a", 1])
     with pytest.raises(ConfigError, match="context: expected separate or continuous, found 'both'"):
         model.score(["a"], context="both")

@@ -13,7 +13,7 @@ import torch
 from regard.config import DecodingConfig
 from regard.data import BOS, EOS, PAD, UNK, collate
 from regard.decoding import DecodingOptions, SamplingOptions, beam_search
-from regard.errors import ConfigError
+from regard.errors import ConfigError, RegardError
 from regard.tasks import Translation, Translator, open_translation_run
 from tests.tasks.tiny import FAMILIES, KINDS, TEXTS, translator
 
@@ -209,8 +209,17 @@ def test_the_record_of_a_translation_has_a_row_for_each_token_and_a_column_for_e
     assert record.weights.shape == (len(item.hypotheses[0].tokens), len(line) + 1)
     assert record.weights.sum(1) == pytest.approx(1.0, abs=1e-5)
     assert record.scores["target"] == pytest.approx(item.hypotheses[0].log_probs)
-    assert subject.record(line, item, rank=1) is None
     assert subject.record("", subject.translate([""])[0]) is None
+    assert subject.record(line, subject.translate([line])[0]) is None
+
+
+@pytest.mark.parametrize(("rank", "message"), [(2, "expected 0 to 1, found 2"), (-1, "expected a whole number of 0 or more, found -1")])
+def test_a_rank_without_a_hypothesis_is_refused(rank: int, message: str) -> None:
+    subject = translator()
+    item = subject.translate(["ein Hund"], n_best=2, need_attention=True)[0]
+    assert subject.record("ein Hund", item, rank=1) is not None
+    with pytest.raises(RegardError, match=f"record: rank: {message}"):
+        subject.record("ein Hund", item, rank)
 
 
 def test_a_given_translation_is_aligned_as_if_the_model_had_written_it() -> None:

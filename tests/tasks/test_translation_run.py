@@ -96,11 +96,13 @@ def test_a_configuration_that_is_none_is_refused_in_one_line(tmp_path: Path, tex
     assert "\n" not in str(refused.value)
 
 
-def test_a_run_not_yet_finished_can_be_opened(run_folder: Path, tmp_path: Path) -> None:
+def test_a_run_without_final_weights_can_be_opened(run_folder: Path, tmp_path: Path, messages: list[str]) -> None:
     run = tmp_path / "run"
     shutil.copytree(run_folder, run)
     shutil.rmtree(run / "model")
     assert open_translation_run(run).weights == run / "checkpoints" / "step-00000002" / "model.safetensors"
+    why = "without final weights in model/ (not trained to its end, or they were removed)"
+    assert messages == [f"{run}: {why}; these are the weights of step-00000002, the latest"]
     shutil.rmtree(run / "checkpoints")
     with pytest.raises(CheckpointError, match="no trained weights here"):
         open_translation_run(run)

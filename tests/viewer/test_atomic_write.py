@@ -33,6 +33,14 @@ def test_a_failed_write_keeps_the_old_file_and_leaves_nothing(tmp_path, monkeypa
     assert os.listdir(tmp_path) == ["page.html"]
 
 
+def test_a_name_that_no_file_can_have_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"'a\\x00\.html': cannot be written \(embedded null byte\)"):
+        write_atomically("a\0.html", b"new")
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    with pytest.raises(DataError, match="cannot be written"):
+        write_atomically(tmp_path / "loop" / "page.html", b"new")
+
+
 def test_a_new_file_has_the_rights_of_any_other(tmp_path):
     (tmp_path / "plain").write_bytes(b"")
     write_atomically(tmp_path / "page.html", b"new")

@@ -7,9 +7,11 @@ import gzip
 import hashlib
 import json
 import re
+from collections.abc import Callable
 from html.parser import HTMLParser
 from importlib import resources
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,10 +24,12 @@ from regard.viewer import (
     HypothesisRecord,
     PredictionRecord,
     Tokens,
+    group_by_example,
     page_records,
     render_page,
     save_page,
     view,
+    write_records,
 )
 from regard.viewer import page as page_module
 from regard.viewer.picture import COLORS
@@ -238,6 +242,44 @@ def test_a_saved_page_is_the_rendered_one(tmp_path):
     save_page([_record(["東京"])], tmp_path / "page.html")
     assert (tmp_path / "page.html").read_text(encoding="utf-8") == render_page([_record(["東京"])])
     assert [path.name for path in tmp_path.iterdir()] == ["page.html"]
+
+
+SEVERAL: dict[str, Callable[[Any, Path], Any]] = {
+    "save_page": save_page,
+    "render_page": lambda records, path: render_page(records),
+    "page_records": lambda records, path: page_records(records),
+    "write_records": lambda records, path: write_records(path, records),
+    "group_by_example": lambda records, path: group_by_example(records),
+    "view": lambda records, path: view(records, path=path).html,
+}
+
+
+@pytest.mark.parametrize("name", SEVERAL)
+def test_records_of_a_generator_are_all_taken(name: str, tmp_path: Path) -> None:
+    call, path, records = SEVERAL[name], tmp_path / "file", [_record(["a"]), _record(["b"])]
+    expected = call(records, path)
+    written = path.read_bytes() if path.exists() else b""
+    path.unlink(missing_ok=True)
+    assert call((record for record in records), path) == expected
+    assert (path.read_bytes() if path.exists() else b"") == written
+
+
+@pytest.mark.parametrize("name", SEVERAL)
+def test_what_is_no_list_of_records_is_named(name: str, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=rf"^{name}: records\[1\]: expected an AttentionRecord, found NoneType"):
+        SEVERAL[name]([_record(["a"]), None], tmp_path / "file")
+    if name != "view":  # which shows one, too
+        with pytest.raises(DataError, match=rf"^{name}: records: expected a list of records, found one; write \[record\]"):
+            SEVERAL[name](_record(["a"]), tmp_path / "file")
+    assert not (tmp_path / "file").exists()
+
+
+@pytest.mark.parametrize("name", ["save_page", "view"])
+def test_an_empty_page_is_not_written(name: str, tmp_path: Path) -> None:
+    for none in ([], iter([])):
+        with pytest.raises(DataError, match=f"^{name}: records: expected one or more, found none; the page would be empty"):
+            SEVERAL[name](none, tmp_path / "file")
+    assert not (tmp_path / "file").exists()
 
 
 @pytest.mark.parametrize("ending", ["png", "PDF", "svg", "gif"])

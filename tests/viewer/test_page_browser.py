@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from regard.viewer import AttentionMap, AttentionRecord, HypothesisRecord, PredictionRecord, Tokens, save_page
+from regard.viewer import AttentionMap, AttentionRecord, HypothesisRecord, PredictionRecord, Tokens, render_page, save_page
 
 pytest.importorskip("selenium", reason="selenium drives the browser")
 from selenium.webdriver.common.action_chains import ActionChains
@@ -194,7 +194,7 @@ def test_one_record_needs_no_list_and_no_record_is_said(driver, tmp_path):
     driver.get((tmp_path / "one.html").as_uri())
     assert not one(driver, "#shelf").is_displayed()
     assert len(every(driver, "#matrix tbody td")) == 6
-    save_page([], tmp_path / "none.html")
+    (tmp_path / "none.html").write_text(render_page([]), encoding="utf-8")
     driver.get((tmp_path / "none.html").as_uri())
     assert one(driver, "#view").text == "This page holds no examples."
 

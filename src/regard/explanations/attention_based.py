@@ -15,13 +15,14 @@ from regard.errors import ConfigError
 from regard.explanations.batches import CaptionBatch, LabelBatch, LanguageBatch, ModelBatch, TranslationBatch
 from regard.explanations.gradients import each_output, outside_inference, recording
 from regard.explanations.input_pairs import TwoInputBatch
+from regard.explanations.method_arguments import takes_batch
 from regard.explanations.patches import hooked, patched
-from regard.flags import takes_flags
 from regard.models import CrossedSourceAttention, Decoder, DecoderLayer, SourceAttention
 from regard.models.cross_attention import SourcePairAttention
 from regard.models.rnn_attention import TwoAttentions
 
 
+@takes_batch
 def attention_weights(batch: ModelBatch) -> Tensor:
     """Return the displayed attention weights, unchanged.
 
@@ -64,7 +65,7 @@ def attention_weights(batch: ModelBatch) -> Tensor:
     return weights * batch.outputs.unsqueeze(2)
 
 
-@takes_flags
+@takes_batch
 @outside_inference
 def value_norms(batch: ModelBatch, *, every_layer: bool = False) -> Tensor:
     """Return the norm of each weighted value that the displayed attention sums.
@@ -109,6 +110,7 @@ def value_norms(batch: ModelBatch, *, every_layer: bool = False) -> Tensor:
     return torch.stack(found).sum(0).detach() * batch.outputs.unsqueeze(2)
 
 
+@takes_batch
 @outside_inference
 def gradient_times_attention(batch: ModelBatch) -> Tensor:
     """Return the product of each displayed weight with the gradient of each output's log-probability.

@@ -5,31 +5,31 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields
 from functools import cached_property
-from typing import Any, Self, cast
+from typing import Any, Self, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
 
 from regard import ops
-from regard.errors import ConfigError
+from regard.errors import ConfigError, ShapeError, counted
+from regard.explanations.batch_checks import BatchChecks, check_model, known_ids, type_name
+from regard.explanations.batch_tensors import apart, goal_log_probs, take_away
 from regard.explanations.patches import patched
 from regard.flags import takes_flags
 from regard.models import (
     CaptionModel,
     DecoderOutput,
     EncoderDecoder,
-    Ensemble,
-    PointerGenerator,
     RecurrentLanguageModel,
     SentenceClassifier,
     TwoInputRecurrent,
     TwoInputTransformer,
 )
 
-# Rows of logits in memory at a time.
-BATCH_ROWS = 512
+Batch = TypeVar("Batch", bound="ModelBatch")
+
 # Ids below are no words: padding, unknown, and both ends.
 FIRST_WORD = 4
 
@@ -131,48 +131,12 @@ def _reading(module: nn.Module, given: Sequence[Tensor], vectors: Sequence[Tenso
         yield
 
 
-def apart(tensors: Sequence[Tensor]) -> list[Tensor]:
-    """Copy a tensor that is given twice: an embedding of both must tell the vectors of one from those of the other.
-
-    Example:
-        >>> tokens = torch.tensor([[4, 5]])
-        >>> [tensor is tokens for tensor in apart([tokens, tokens])]
-        [True, False]
-    """
-    return [one.clone() if any(one is other for other in tensors[:place]) else one for place, one in enumerate(tensors)]
-
-
-def check_model(model: nn.Module) -> None:
-    """Refuse a model without a single forward pass, or a random one.
-
-    Raises:
-        ConfigError: an ensemble, a pointer-generator, or a model in training mode.
-
-    Example:
-        >>> check_model(nn.Linear(3, 2))
-        Traceback (most recent call last):
-            ...
-        regard.errors.ConfigError: explanations: Linear is in training mode, with random dropout; call model.eval()
-    """
-    if isinstance(model, Ensemble):
-        raise ConfigError("explanations: several models that decode together have no forward pass of their own; explain each of them")
-    if isinstance(model, PointerGenerator):
-        raise ConfigError("explanations: a copied word has no path through the output layer to explain; explain a model without copying")
-    if model.training:
-        raise ConfigError(f"explanations: {type(model).__name__} is in training mode, with random dropout; call model.eval()")
-
-
-def take_away(tokens: Tensor, lengths: Tensor, kept: Tensor) -> tuple[Tensor, Tensor]:
-    """Remove the tokens (B, S) where `kept` is False and close the gaps; return tokens (B, S) and lengths (B,).
-
-    Example:
-        >>> take_away(torch.tensor([[4, 5, 3]]), torch.tensor([3]), torch.tensor([[False, True, True]]))
-        (tensor([[5, 3, 0]]), tensor([2]))
-    """
-    there = kept & ops.length_mask(lengths, tokens.shape[1])
-    order = (~there).to(torch.uint8).argsort(dim=1, stable=True)
-    left = there.sum(1)
-    return tokens.gather(1, order).masked_fill(~ops.length_mask(left, tokens.shape[1]), 0), left
+def changed(batch: Batch, **changes: Any) -> Batch:
+    """Return a copy of a batch, a dataclass, with other values; unlike `dataclasses.replace` it checks none of them."""
+    copy = object.__new__(type(batch))
+    for each in fields(cast(Any, batch)):
+        object.__setattr__(copy, each.name, changes[each.name] if each.name in changes else getattr(batch, each.name))
+    return copy
 
 
 @dataclass(frozen=True)
@@ -188,7 +152,9 @@ class TranslationBatch(ModelBatch):
         target_lengths: (B,), EOS included.
 
     Raises:
-        ConfigError: a model of two inputs; or see `check_model`.
+        ConfigError: a model of two inputs; or see `regard.explanations.batch_checks.check_model`.
+        ShapeError: a tensor is none, or has other axes, another dtype or device.
+        RangeError: on a CPU, an id or a length is out of range.
 
     Example:
         >>> from regard.config import RNNConfig
@@ -208,10 +174,18 @@ class TranslationBatch(ModelBatch):
     target_lengths: Tensor
 
     def __post_init__(self) -> None:
-        check_model(self.model)
+        check_model("TranslationBatch", self.model, EncoderDecoder)
         if isinstance(self.model, TwoInputTransformer | TwoInputRecurrent):
-            raise ConfigError(f"explanations: {type(self.model).__name__} reads two inputs; take TwoInputBatch")
+            raise ConfigError(f"TranslationBatch: {type(self.model).__name__} reads two inputs; take TwoInputBatch")
+        self._check_pairs(known_ids(getattr(self.model, "source_embedding", None)))
+
+    def _check_pairs(self, source_ids: int) -> BatchChecks:
+        checks = BatchChecks(type(self).__name__, self.model)
+        checks.whole("source", self.source, "B S", high=source_ids - 1)
+        checks.whole("source_lengths", self.source_lengths, "B", low=1, high=self.source.shape[1])
+        checks.target(self.target_input, self.target_output, self.target_lengths)
         object.__setattr__(self, "target_input", apart([self.source, self.target_input])[1])
+        return checks
 
     @property
     def inputs(self) -> Tensor:
@@ -226,12 +200,12 @@ class TranslationBatch(ModelBatch):
     def select(self, rows: Tensor) -> Self:
         """Return the pairs `rows` (B',)."""
         names = ("source", "source_lengths", "target_input", "target_output", "target_lengths")
-        return replace(self, **{name: getattr(self, name)[rows] for name in names})
+        return changed(self, **{name: getattr(self, name)[rows] for name in names})
 
     def keep(self, kept: Tensor) -> Self:
         """Remove source tokens and close the gaps."""
         source, lengths = take_away(self.source, self.source_lengths, kept | ~self.inputs)
-        return replace(self, source=source, source_lengths=lengths)
+        return changed(self, source=source, source_lengths=lengths)
 
     def embed(self) -> Tensor:
         """Return the embedded source (B, S, E), without positions."""
@@ -271,7 +245,8 @@ class CaptionBatch(ModelBatch):
         features: (B, L, D) the cells; None: those of the images.
 
     Raises:
-        ConfigError: see `check_model`.
+        ConfigError: see `regard.explanations.batch_checks.check_model`.
+        ShapeError, RangeError: as of `TranslationBatch`.
 
     Example:
         >>> from regard.config.captioning import ShowConfig
@@ -290,7 +265,12 @@ class CaptionBatch(ModelBatch):
     features: Tensor | None = None
 
     def __post_init__(self) -> None:
-        check_model(self.model)
+        check_model("CaptionBatch", self.model, CaptionModel)
+        checks = BatchChecks("CaptionBatch", self.model)
+        checks.floating("images", self.images, "B L D" if getattr(self.images, "ndim", 4) == 3 else "B 3 H W")
+        if self.features is not None:
+            checks.floating("features", self.features, f"B {self._count} D")
+        checks.target(self.target_input, self.target_output, self.target_lengths)
 
     @property
     def inputs(self) -> Tensor:
@@ -305,12 +285,12 @@ class CaptionBatch(ModelBatch):
     def select(self, rows: Tensor) -> Self:
         """Return the images `rows` (B',)."""
         names = ("images", "target_input", "target_output", "target_lengths")
-        return replace(self, **{name: getattr(self, name)[rows] for name in names}, features=self.embed()[rows])
+        return changed(self, **{name: getattr(self, name)[rows] for name in names}, features=self.embed()[rows])
 
     def keep(self, kept: Tensor) -> Self:
         """Replace cells by the mean cell."""
         cells = self.embed()
-        return replace(self, features=torch.where(kept.unsqueeze(-1), cells, cells.mean(1, keepdim=True)))
+        return changed(self, features=torch.where(kept.unsqueeze(-1), cells, cells.mean(1, keepdim=True)))
 
     def embed(self) -> Tensor:
         """Return the features of the cells (B, L, D)."""
@@ -348,7 +328,8 @@ class LabelBatch(ModelBatch):
         labels: (B,) class numbers.
 
     Raises:
-        ConfigError: see `check_model`.
+        ConfigError: see `regard.explanations.batch_checks.check_model`.
+        ShapeError, RangeError: as of `TranslationBatch`.
 
     Example:
         >>> from regard.config import ClassifierConfig
@@ -364,7 +345,17 @@ class LabelBatch(ModelBatch):
     labels: Tensor
 
     def __post_init__(self) -> None:
-        check_model(self.model)
+        check_model("LabelBatch", self.model, SentenceClassifier)
+        count = 1 if self.model.fusion is None else 2
+        for name in ("tokens", "lengths"):
+            if not isinstance(given := getattr(self, name), list | tuple) or len(given) != count:
+                found = f"{len(given)} items" if isinstance(given, list | tuple) else type_name(given)
+                raise ShapeError(f"LabelBatch: {name} must be a list of {counted(count, 'tensor')}, one per text, found {found}")
+        checks = BatchChecks("LabelBatch", self.model)
+        for place, (tokens, lengths) in enumerate(zip(self.tokens, self.lengths, strict=True)):
+            checks.whole(f"tokens[{place}]", tokens, f"B S{place + 1}", high=known_ids(self.model.embedding) - 1)
+            checks.whole(f"lengths[{place}]", lengths, "B", high=tokens.shape[1])
+        checks.whole("labels", self.labels, "B", high=known_ids(self.model.head.output) - 1)
         object.__setattr__(self, "tokens", apart(self.tokens))
 
     @property
@@ -379,7 +370,7 @@ class LabelBatch(ModelBatch):
 
     def select(self, rows: Tensor) -> Self:
         """Return the examples `rows` (B',)."""
-        return replace(
+        return changed(
             self, tokens=[part[rows] for part in self.tokens], lengths=[part[rows] for part in self.lengths], labels=self.labels[rows]
         )
 
@@ -387,7 +378,7 @@ class LabelBatch(ModelBatch):
         """Remove tokens and close the gaps. A text may lose all of them."""
         sizes = [part.shape[1] for part in self.tokens]
         left = [take_away(*part) for part in zip(self.tokens, self.lengths, kept.split(sizes, 1), strict=True)]
-        return replace(self, tokens=[part[0] for part in left], lengths=[part[1] for part in left])
+        return changed(self, tokens=[part[0] for part in left], lengths=[part[1] for part in left])
 
     def embed(self) -> Tensor:
         """Return the embedded tokens (B, S, E), without positions."""
@@ -421,7 +412,8 @@ class LanguageBatch(ModelBatch):
         places: (B, T) index of the state that predicts each token; None: its own.
 
     Raises:
-        ConfigError: see `check_model`.
+        ConfigError: see `regard.explanations.batch_checks.check_model`.
+        ShapeError, RangeError: as of `TranslationBatch`.
 
     Example:
         >>> from regard.config import LanguageModelConfig
@@ -439,7 +431,13 @@ class LanguageBatch(ModelBatch):
     places: Tensor | None = field(default=None)
 
     def __post_init__(self) -> None:
-        check_model(self.model)
+        check_model("LanguageBatch", self.model, RecurrentLanguageModel)
+        checks = BatchChecks("LanguageBatch", self.model)
+        checks.whole("read", self.read, "B T", high=known_ids(self.model.embedding) - 1)
+        checks.whole("goals", self.goals, "B T", high=known_ids(self.model.output) - 1)
+        checks.whole("lengths", self.lengths, "B", high=self.goals.shape[1])
+        if self.places is not None:
+            checks.whole("places", self.places, "B T", low=-1, high=self.goals.shape[1] - 1)
 
     @property
     def inputs(self) -> Tensor:
@@ -461,13 +459,13 @@ class LanguageBatch(ModelBatch):
     def select(self, rows: Tensor) -> Self:
         """Return the lines `rows` (B',)."""
         places = None if self.places is None else self.places[rows]
-        return replace(self, read=self.read[rows], goals=self.goals[rows], lengths=self.lengths[rows], places=places)
+        return changed(self, read=self.read[rows], goals=self.goals[rows], lengths=self.lengths[rows], places=places)
 
     def keep(self, kept: Tensor) -> Self:
         """Remove input tokens; each token is predicted by the state of the last remaining token before it."""
         kept = kept | ~self.inputs
         read, _ = take_away(self.read, self.lengths, kept)
-        return replace(self, read=read, places=(kept & self.outputs).cumsum(1) - 1)
+        return changed(self, read=read, places=(kept & self.outputs).cumsum(1) - 1)
 
     def embed(self) -> Tensor:
         """Return the embedded tokens (B, T, E)."""
@@ -487,14 +485,3 @@ class LanguageBatch(ModelBatch):
         if self.places is not None:
             readout = readout.gather(1, self.places.clamp(min=0).unsqueeze(-1).expand(-1, -1, readout.shape[-1]))
         return goal_log_probs(self.model, readout, self.goals, self.outputs)
-
-
-def goal_log_probs(model: EncoderDecoder[Any] | RecurrentLanguageModel, readout: Tensor, goals: Tensor, real: Tensor) -> Tensor:
-    """Return the log-probability of goals (B, T) from readouts (B, T, R), 0 if not `real`, computed in chunks."""
-    rows, wanted = readout[real], goals[real]
-    found = [
-        model.logits(some).log_softmax(-1).gather(-1, goal.unsqueeze(-1)).squeeze(-1)
-        for some, goal in zip(rows.split(BATCH_ROWS), wanted.split(BATCH_ROWS), strict=True)
-    ]
-    log_probs = torch.cat(found)
-    return log_probs.new_zeros(real.shape).masked_scatter(real, log_probs)

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from regard.errors import ConfigError
 from regard.explanations.batches import ModelBatch
+from regard.explanations.method_arguments import takes_batch
 from regard.explanations.occlusion import kept_log_probs
 
 SHARES = (0.1, 0.2, 0.3, 0.4, 0.5)
@@ -37,6 +38,7 @@ class ErasureCurves(NamedTuple):
         return self.comprehensiveness.mean(1), self.sufficiency.mean(1)
 
 
+@takes_batch
 def erasure_curves(batch: ModelBatch, outputs: Tensor, scores: Tensor, *, shares: Sequence[float] = SHARES, seed: int = 1) -> ErasureCurves:
     """Measure comprehensiveness and sufficiency of a ranking of inputs.
 

@@ -8,12 +8,14 @@ import torch
 from torch import Tensor
 
 from regard.explanations.batches import ModelBatch
+from regard.explanations.method_arguments import takes_batch
 from regard.explanations.rollout import LayerGraph, attention_graph
 
 # Smaller capacities count as 0: below this, sums of float32 weights are noise.
 NARROWEST = 1e-6
 
 
+@takes_batch
 def attention_flow(batch: ModelBatch) -> Tensor:
     """Return the maximum flow from each output to each input through all layers.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import fields, replace
+from dataclasses import fields, is_dataclass
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
@@ -12,8 +12,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from regard.errors import ConfigError
-from regard.explanations.batches import ModelBatch
+from regard.errors import ConfigError, ShapeError
+from regard.explanations.batches import ModelBatch, changed
+from regard.explanations.method_arguments import takes_batch
+from regard.ops.tensor_checks import check_floating
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -42,8 +44,9 @@ def outside_inference(method: Callable[Concatenate[Batch, P], T]) -> Callable[Co
     return run
 
 
-def _recordable(batch: Any) -> Any:
-    return replace(batch, **{each.name: _copied(getattr(batch, each.name)) for each in fields(batch)})
+def _recordable(batch: Batch) -> Batch:
+    names = [each.name for each in fields(batch)] if is_dataclass(batch) else []
+    return changed(batch, **{name: _copied(getattr(batch, name)) for name in names}) if names else batch
 
 
 def _copied(value: Any) -> Any:
@@ -76,6 +79,7 @@ def recording(model: nn.Module) -> Iterator[None]:
                 parameter.requires_grad_(False)
 
 
+@takes_batch
 @outside_inference
 def input_times_gradient(batch: ModelBatch) -> Tensor:
     """Return the product of each input vector with the gradient of each output's log-probability.
@@ -102,6 +106,7 @@ def input_times_gradient(batch: ModelBatch) -> Tensor:
     return (input_gradients(batch, vectors) * vectors.unsqueeze(1)).sum(-1)
 
 
+@takes_batch
 @outside_inference
 def integrated_gradients(batch: ModelBatch, *, steps: int = 32, baseline: Tensor | None = None) -> Tensor:
     """Integrate the gradient along the straight line from a baseline to the input vectors.
@@ -120,7 +125,8 @@ def integrated_gradients(batch: ModelBatch, *, steps: int = 32, baseline: Tensor
         (B, T, S), nats; signed.
 
     Raises:
-        ConfigError: `steps` is below 1.
+        ConfigError: `steps` is no whole number of at least 1.
+        ShapeError: `baseline` is no floating tensor of this shape.
 
     Example:
         >>> from regard.config import ClassifierConfig
@@ -132,10 +138,15 @@ def integrated_gradients(batch: ModelBatch, *, steps: int = 32, baseline: Tensor
         >>> torch.allclose(found.sum(2), batch.log_probs() - batch.log_probs(nothing), atol=1e-2)
         True
     """
-    if steps < 1:
-        raise ConfigError(f"integrated_gradients: steps {steps}: expected 1 or more")
     vectors = batch.embed().detach()
-    start = torch.zeros_like(vectors) if baseline is None else baseline.expand_as(vectors)
+    start = torch.zeros_like(vectors)
+    if baseline is not None:
+        check_floating("integrated_gradients", baseline=baseline)
+        shape = tuple(baseline.shape)
+        if len(shape) != 3 or any(size not in (1, own) for size, own in zip(shape, vectors.shape, strict=True)):
+            wanted = f"{tuple(vectors.shape)}, or with 1 for any axis"
+            raise ShapeError(f"integrated_gradients: baseline must be (B, S, E) = {wanted}, found {shape}")
+        start = baseline.expand_as(vectors)
     points, weights = np.polynomial.legendre.leggauss(steps)
     places = torch.tensor((points + 1) / 2, dtype=vectors.dtype, device=vectors.device)
     shares = torch.tensor(weights / 2, dtype=vectors.dtype, device=vectors.device)
@@ -151,6 +162,7 @@ def integrated_gradients(batch: ModelBatch, *, steps: int = 32, baseline: Tensor
     return (total * (vectors - start).unsqueeze(1)).sum(-1)
 
 
+@takes_batch
 @outside_inference
 def input_gradients(batch: ModelBatch, vectors: Tensor) -> Tensor:
     """Return the gradient of each output's log-probability with respect to each input vector, at given vectors.
@@ -162,6 +174,9 @@ def input_gradients(batch: ModelBatch, vectors: Tensor) -> Tensor:
     Returns:
         (B, T, S, E).
 
+    Raises:
+        ShapeError: `vectors` are no floating tensor of this shape.
+
     Example:
         >>> from regard.config import ClassifierConfig
         >>> from regard.explanations import LabelBatch
@@ -171,6 +186,11 @@ def input_gradients(batch: ModelBatch, vectors: Tensor) -> Tensor:
         >>> input_gradients(batch, batch.embed()).shape
         torch.Size([1, 1, 2, 7])
     """
+    check_floating("input_gradients", vectors=vectors)
+    if vectors.ndim != 3 or vectors.shape[:2] != batch.inputs.shape:
+        raise ShapeError(
+            f"input_gradients: vectors must be (B, S, E) with (B, S) = {tuple(batch.inputs.shape)}, found {tuple(vectors.shape)}"
+        )
     with torch.enable_grad():
         read = vectors.detach().clone().requires_grad_()
         log_probs = batch.log_probs(read)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Self, cast
 
@@ -14,9 +14,11 @@ from torch import Tensor, nn
 
 from regard import ops
 from regard.errors import ConfigError, DataError
-from regard.explanations.batches import TranslationBatch, apart, check_model, take_away
+from regard.explanations.batch_checks import check_model, known_ids
+from regard.explanations.batch_tensors import take_away
+from regard.explanations.batches import TranslationBatch, changed
 from regard.explanations.patches import patched
-from regard.models import TwoInputRecurrent, TwoInputTransformer
+from regard.models import EncoderDecoder, TwoInputRecurrent, TwoInputTransformer
 from regard.models.image_embedding import ImageEmbedding
 from regard.models.input_rows import END, TwoInputs, join_rows, split_inputs
 
@@ -37,7 +39,8 @@ class TwoInputBatch(TranslationBatch):
         cells: (B, L, E) embedded cells of the images, with what follows them; None: those of the images.
 
     Raises:
-        ConfigError: a model of one input; or see `check_model`.
+        ConfigError: a model of one input; or see `regard.explanations.batch_checks.check_model`.
+        ShapeError, RangeError: as of `TranslationBatch`.
         DataError: a row without EOS after each input, or with more.
 
     Example:
@@ -53,14 +56,16 @@ class TwoInputBatch(TranslationBatch):
     cells: Tensor | None = None
 
     def __post_init__(self) -> None:
-        check_model(self.model)
+        check_model("TwoInputBatch", self.model, EncoderDecoder)
         if not isinstance(self.model, TwoInputTransformer | TwoInputRecurrent):
-            raise ConfigError(f"explanations: {type(self.model).__name__} reads one input; take TranslationBatch")
+            raise ConfigError(f"TwoInputBatch: {type(self.model).__name__} reads one input; take TranslationBatch")
+        checks = self._check_pairs(max(map(known_ids, self._embeddings)))
+        if self.cells is not None:
+            checks.floating("cells", self.cells, "B L E")
         ends = (ops.length_mask(self.source_lengths, self.source.shape[1]) & (self.source == END)).sum(1)
         if (wrong := (ends != 2).nonzero()).numel():
             row = int(wrong[0])
-            raise DataError(f"explanations: row {row} of source has {int(ends[row])} times EOS ({END}), expected 2: one after each input")
-        object.__setattr__(self, "target_input", apart([self.source, self.target_input])[1])
+            raise DataError(f"TwoInputBatch: row {row} of source has {int(ends[row])} times EOS ({END}), expected 2: one after each input")
 
     @property
     def inputs(self) -> Tensor:
@@ -85,14 +90,14 @@ class TwoInputBatch(TranslationBatch):
     def select(self, rows: Tensor) -> Self:
         """Return the examples `rows` (B',)."""
         found = super().select(rows)
-        return replace(found, cells=self._second_vectors()[rows]) if self.reads_images else found
+        return changed(found, cells=self._second_vectors()[rows]) if self.reads_images else found
 
     def keep(self, kept: Tensor) -> Self:
         """Remove tokens and close the gaps; replace cells by the mean cell."""
         tokens = kept | ~self.inputs
         if not self.reads_images:
             source, lengths = take_away(self.source, self.source_lengths, tokens)
-            return replace(self, source=source, source_lengths=lengths)
+            return changed(self, source=source, source_lengths=lengths)
         starts = self.split.first_lengths.unsqueeze(1)
         of_text = torch.arange(self.source.shape[1], device=self.source.device) < starts
         source, lengths = take_away(self.source, self.source_lengths, tokens | ~of_text)
@@ -102,7 +107,7 @@ class TwoInputBatch(TranslationBatch):
         own = self.inputs.gather(1, columns) & (places < self.source.shape[1])
         mean = (cells * own.unsqueeze(-1)).sum(1, keepdim=True) / own.sum(1).clamp(min=1)[:, None, None]
         gone = own & ~kept.gather(1, columns)
-        return replace(self, source=source, source_lengths=lengths, cells=torch.where(gone.unsqueeze(-1), mean, cells))
+        return changed(self, source=source, source_lengths=lengths, cells=torch.where(gone.unsqueeze(-1), mean, cells))
 
     def embed(self) -> Tensor:
         """Return the vectors of both inputs (B, S, E), in the order of `source`, the smaller ones zero-padded to E.

@@ -13,6 +13,7 @@ from regard.explanations.batches import CaptionBatch, ModelBatch, TranslationBat
 from regard.explanations.flow import attention_flow
 from regard.explanations.gradients import input_times_gradient, integrated_gradients
 from regard.explanations.input_pairs import TwoInputBatch
+from regard.explanations.method_arguments import takes_batch
 from regard.explanations.occlusion import leave_one_area_out, leave_one_out, replace_one
 from regard.explanations.rollout import alti, attention_rollout
 
@@ -34,6 +35,7 @@ METHODS: tuple[Method, ...] = get_args(Method)
 """Names of the methods."""
 
 
+@takes_batch
 def explain(batch: ModelBatch, method: Method) -> Tensor:
     """Explain each output of a batch by its inputs.
 
@@ -46,6 +48,7 @@ def explain(batch: ModelBatch, method: Method) -> Tensor:
 
     Raises:
         ConfigError: the method is unknown, or not defined for this model; the message says why.
+        DataError: `batch` is no batch.
 
     Example:
         >>> import torch

@@ -9,8 +9,10 @@ import torch
 from torch import Tensor
 
 from regard import ops
-from regard.errors import ConfigError
+from regard.errors import ShapeError
 from regard.explanations.batches import ModelBatch
+from regard.explanations.method_arguments import takes_batch
+from regard.ops.tensor_checks import check_range
 
 # Examples per forward pass.
 ROWS = 256
@@ -28,6 +30,7 @@ class AreaEffects(NamedTuple):
     inputs: Tensor
 
 
+@takes_batch
 def kept_log_probs(batch: ModelBatch, rows: Tensor, kept: Tensor) -> Tensor:
     """Return the log-probabilities of outputs after removing inputs.
 
@@ -53,6 +56,7 @@ def kept_log_probs(batch: ModelBatch, rows: Tensor, kept: Tensor) -> Tensor:
         return torch.cat([batch.select(chosen).keep(left).log_probs() for chosen, left in parts])
 
 
+@takes_batch
 def leave_one_out(batch: ModelBatch) -> Tensor:
     """Return the log-probability that each output loses without each input.
 
@@ -78,6 +82,7 @@ def leave_one_out(batch: ModelBatch) -> Tensor:
     return _left_out(batch, ~torch.eye(size, dtype=torch.bool, device=batch.inputs.device))
 
 
+@takes_batch
 def replace_one(batch: ModelBatch, *, draws: int = 8, seed: int = 1) -> Tensor:
     """Return the log-probability that each output loses when each input becomes another word.
 
@@ -95,7 +100,7 @@ def replace_one(batch: ModelBatch, *, draws: int = 8, seed: int = 1) -> Tensor:
         (B, T, S), nats; positive if the input helped; 0 where `batch.inputs` is False.
 
     Raises:
-        ConfigError: `draws` is below 1, or the inputs are not words.
+        ConfigError: `draws` is no whole number of at least 1, or the inputs are not words.
 
     Example:
         >>> from regard.config import ClassifierConfig
@@ -105,8 +110,6 @@ def replace_one(batch: ModelBatch, *, draws: int = 8, seed: int = 1) -> Tensor:
         >>> replace_one(LabelBatch(model, [torch.tensor([[4, 5]])], [torch.tensor([2])], torch.tensor([1]))).shape
         torch.Size([1, 1, 2])
     """
-    if draws < 1:
-        raise ConfigError(f"replace_one: draws {draws}: expected 1 or more")
     with torch.no_grad():
         words = batch.words(draws, torch.Generator().manual_seed(seed))
         vectors, (example, place) = batch.embed(), batch.inputs.nonzero(as_tuple=True)
@@ -126,6 +129,7 @@ def replace_one(batch: ModelBatch, *, draws: int = 8, seed: int = 1) -> Tensor:
     return effects.transpose(1, 2)
 
 
+@takes_batch
 def leave_one_area_out(batch: ModelBatch, max_area: int | tuple[int, int], *, grid: tuple[int, int] | None = None) -> AreaEffects:
     """Return the log-probability that each output loses without each area (a span of inputs or a rectangle of cells).
 
@@ -164,6 +168,7 @@ def leave_one_area_out(batch: ModelBatch, max_area: int | tuple[int, int], *, gr
     return AreaEffects(effects, inputs)
 
 
+@takes_batch
 def greedy_order(batch: ModelBatch, output: Tensor, most: int, *, at_once: int = 1) -> Tensor:
     """Rank inputs by greedy removal: each step removes the input without which the output becomes least likely.
 
@@ -178,6 +183,11 @@ def greedy_order(batch: ModelBatch, output: Tensor, most: int, *, at_once: int =
     Returns:
         (B, S) scores: higher, the earlier removed; 0 for inputs that were not.
 
+    Raises:
+        ConfigError: `most` or `at_once` is no whole number, or too small.
+        ShapeError: `output` is no tensor of whole numbers (B,).
+        RangeError: on a CPU, there is no such output.
+
     Example:
         >>> from regard.config import ClassifierConfig
         >>> from regard.explanations import LabelBatch
@@ -187,7 +197,10 @@ def greedy_order(batch: ModelBatch, output: Tensor, most: int, *, at_once: int =
         >>> sorted(greedy_order(batch, torch.tensor([0]), 2)[0].tolist())
         [0.0, 1.0, 2.0]
     """
+    check_range("greedy_order", "output", output, 0, batch.outputs.shape[1] - 1)
     size = batch.inputs.shape[1]
+    if output.shape != (len(batch.inputs),):
+        raise ShapeError(f"greedy_order: output must be (B,) = ({len(batch.inputs)},), found {tuple(output.shape)}")
     kept = torch.ones_like(batch.inputs)
     ranked = batch.inputs_of(output)
     scores = torch.zeros(batch.inputs.shape, device=kept.device)

@@ -16,6 +16,7 @@ from regard.explanations.attention_based import attention_weights, mapped_values
 from regard.explanations.batches import LabelBatch, ModelBatch
 from regard.explanations.input_pairs import TwoInputBatch
 from regard.explanations.layers import SECOND, SOURCE, TARGET, Sublayer, record_layers
+from regard.explanations.method_arguments import takes_batch
 from regard.models.cross_attention import mean_head_weights
 
 LABEL = "label"
@@ -38,6 +39,7 @@ class LayerGraph(NamedTuple):
     end: str
 
 
+@takes_batch
 def attention_rollout(batch: ModelBatch) -> Tensor:
     """Multiply the attention of all layers, residual connections included.
 
@@ -69,6 +71,7 @@ def attention_rollout(batch: ModelBatch) -> Tensor:
     return compose(attention_graph(batch, "rollout")) * batch.outputs.unsqueeze(2)
 
 
+@takes_batch
 def alti(batch: ModelBatch) -> Tensor:
     """Attribute each layer's output to its inputs and compose all layers (ALTI; ALTI+ for encoder-decoders).
 

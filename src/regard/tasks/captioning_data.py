@@ -6,7 +6,7 @@ import hashlib
 import random
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -33,6 +33,7 @@ from regard.tasks.run_folder import VOCABULARY
 PARTS = ("training", "validation")
 
 
+@runtime_checkable
 class IndexedImages(Protocol):
     """Images by index, (n, 3, H, W), or features (n, L, D)."""
 

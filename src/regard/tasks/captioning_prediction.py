@@ -24,9 +24,10 @@ from regard.data.vocabulary import EOS
 from regard.decoding import Hypothesis, SamplingOptions
 from regard.errors import ConfigError, DataError
 from regard.explanations import CaptionBatch
-from regard.flags import takes_flags
 from regard.models import LayerAttention
 from regard.models.captioning import ShowAttendTell
+from regard.ops.tensor_checks import check_floating
+from regard.tasks.argument_types import takes_inputs
 from regard.tasks.captioning_data import FeatureRows, IndexedImages, build_preprocessing, normalize_caption
 from regard.tasks.captioning_run import CaptionRun, open_caption_run
 from regard.tasks.explained_records import add_methods, token_alternatives
@@ -120,7 +121,7 @@ class Captioner(Predictor[CaptionRun]):
             raise ConfigError(f"attention {mode}: expected sample, argmax or expected, with a run of model.attention=hard")
         choice.mode = mode
 
-    @takes_flags
+    @takes_inputs
     def caption(
         self,
         images: Sequence[ImageSource],
@@ -145,11 +146,11 @@ class Captioner(Predictor[CaptionRun]):
             One `Caption` per image, in order; an unreadable one has an `error` instead of a text.
 
         Raises:
-            ConfigError: the run reads features, not images.
+            ConfigError: the run reads features, not images; one image instead of several, or an item that is none.
         """
         return list(self.stream(images, decoding=decoding, n_best=n_best, sampling=sampling, need_attention=need_attention))
 
-    @takes_flags
+    @takes_inputs
     def stream(
         self,
         images: Iterable[ImageSource],
@@ -171,6 +172,7 @@ class Captioner(Predictor[CaptionRun]):
             for source, error in zip(chunk, errors, strict=True):
                 yield next(good)._replace(source=source) if error is None else Caption("", [], [], source, error)
 
+    @takes_inputs
     def caption_features(
         self, file: FeatureFile, ids: Sequence[str] | None = None, *, decoding: DecodingConfig | None = None, n_best: int = 1
     ) -> list[Caption]:
@@ -184,6 +186,7 @@ class Captioner(Predictor[CaptionRun]):
         found = self.describe(rows, decoding=decoding, n_best=n_best)
         return [item._replace(source=name) for item, name in zip(found, rows.ids, strict=True)]
 
+    @takes_inputs
     def feature_rows(self, file: FeatureFile, ids: Sequence[str]) -> FeatureRows:
         """Return the features of some images, for `describe`.
 
@@ -196,7 +199,7 @@ class Captioner(Predictor[CaptionRun]):
             raise ConfigError(f"{self.run.folder}: does not read features like those of {file.path}, {file.grid} cells of {file.shape[2]}")
         return FeatureRows(file, ids)
 
-    @takes_flags
+    @takes_inputs
     def describe(
         self,
         pictures: IndexedImages | Tensor,
@@ -206,7 +209,16 @@ class Captioner(Predictor[CaptionRun]):
         sampling: SamplingOptions | None = None,
         need_attention: bool = False,
     ) -> list[Caption]:
-        """Caption preprocessed images (n, 3, H, W) or features (n, L, D); `source` is the index."""
+        """Caption preprocessed images (n, 3, H, W) or features (n, L, D); `source` is the index.
+
+        Raises:
+            ConfigError: `pictures` are neither a tensor nor `IndexedImages`, such as a list.
+            ShapeError: a tensor of no floating dtype, or of another shape than the run reads.
+        """
+        if isinstance(pictures, Tensor):
+            check_floating("describe", pictures=pictures)
+        elif isinstance(pictures, Sequence | np.ndarray):
+            raise ConfigError(f"describe: pictures: expected a tensor (n, ...), found {type(pictures).__name__}")
         decoding = decoding or self.run.config.decoding
         model, generation = self.run.model, Generation.of(sampling, len(pictures), decoding.precision)
 
@@ -226,6 +238,7 @@ class Captioner(Predictor[CaptionRun]):
             captions.append(Caption(texts[0], texts, hypotheses, str(number)))
         return captions
 
+    @takes_inputs
     def record(
         self,
         image: ImageSource,

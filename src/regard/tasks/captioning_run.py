@@ -8,7 +8,7 @@ from typing import Any
 from regard.config.captioning import CaptioningConfig, FeaturesConfig, SmallCNNConfig
 from regard.data.vocabulary import Vocabulary
 from regard.models.captioning import CaptionModel, build_captioner
-from regard.tasks.run_folder import CONFIG, DATA, VOCABULARY, Run, load_model, read_config
+from regard.tasks.run_folder import CONFIG, DATA, VOCABULARY, Run, load_model, read_config, run_path
 
 IMAGES = "images"
 RUN_FILES = (CONFIG, DATA, VOCABULARY)
@@ -33,7 +33,7 @@ def open_caption_run(folder: str | Path) -> CaptionRun:
             ...
         regard.errors.CheckpointError: no-such-run: no such run folder
     """
-    folder = Path(folder)
+    folder = run_path(folder)
     config = read_config(folder, CaptioningConfig)
     vocabulary = Vocabulary.load(folder / VOCABULARY)
 

@@ -13,10 +13,11 @@ from regard import progress
 from regard.config import ClassificationConfig, EntailmentConfig
 from regard.data.labelled import lowercase_text, pad_tokens
 from regard.data.vocabulary import TokenizedText
-from regard.flags import takes_flags
+from regard.errors import ConfigError, counted
+from regard.tasks.argument_types import takes_inputs
 from regard.tasks.classification_data import encode_texts
 from regard.tasks.classification_run import SentenceRun, open_sentence_run
-from regard.tasks.predict import Predictor, check_texts, longest_first, predict
+from regard.tasks.predict import Predictor, longest_first, predict
 from regard.tasks.run_folder import device_of
 from regard.tasks.unknown_tokens import tell_unknown
 
@@ -154,8 +155,21 @@ class Labeller(Predictor[SentenceRun]):
         """
         return cls(open_sentence_run(folder, cls.kind))
 
+    @takes_inputs
     def label(self, examples: Sequence[Sequence[str]], *, need_weights: bool = False) -> list[LabelPrediction]:
-        """Label examples of one or two texts; see `label_texts`."""
+        """Label examples; see `label_texts`.
+
+        Args:
+            examples: a list with the text of each, or with premise and hypothesis.
+            need_weights: also return the weights of its hops.
+
+        Raises:
+            ConfigError: an example is no list of one text, or of two for a run of entailment.
+        """
+        count = 2 if isinstance(self.run.config, EntailmentConfig) else 1
+        for number, texts in enumerate(examples):
+            if len(texts) != count:
+                raise ConfigError(f"label: examples[{number}]: expected {counted(count, 'text')}, found {len(texts)}")
         return label_texts(self.run, examples, need_weights=need_weights, poll=self._poll)
 
 
@@ -171,7 +185,7 @@ class Classifier(Labeller):
 
     kind = ClassificationConfig
 
-    @takes_flags
+    @takes_inputs
     def classify(self, lines: Sequence[str], *, need_weights: bool = False) -> list[LabelPrediction]:
         """Label lines; results do not depend on the other items.
 
@@ -181,8 +195,10 @@ class Classifier(Labeller):
 
         Returns:
             One `LabelPrediction` per line, in order; an empty or blank line has the label "".
+
+        Raises:
+            ConfigError: one text instead of several, or an item that is no text.
         """
-        check_texts("classify", lines)
         return self.label([(line,) for line in lines], need_weights=need_weights)
 
 
@@ -198,7 +214,7 @@ class Entailer(Labeller):
 
     kind = EntailmentConfig
 
-    @takes_flags
+    @takes_inputs
     def entail(self, pairs: Sequence[Pair], *, need_weights: bool = False) -> list[LabelPrediction]:
         """Label pairs of (premise, hypothesis); results do not depend on the other items.
 
@@ -208,6 +224,9 @@ class Entailer(Labeller):
 
         Returns:
             One `LabelPrediction` per pair, in order; a pair with an empty or blank side has the label "".
+
+        Raises:
+            ConfigError: an item is no pair of texts.
         """
         return self.label(pairs, need_weights=need_weights)
 

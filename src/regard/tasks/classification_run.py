@@ -10,7 +10,7 @@ from regard.data.vocabulary import UNK, Vocabulary
 from regard.errors import CheckpointError
 from regard.models.classifier import SentenceClassifier, build_classifier
 from regard.strict_json import parse_json
-from regard.tasks.run_folder import CONFIG, DATA, VOCABULARY, load_model, read_config, run_task
+from regard.tasks.run_folder import CONFIG, DATA, VOCABULARY, load_model, read_config, run_path, run_task
 
 LABELS = "labels.json"
 # Maximum file size: enough for the names of a hundred thousand labels.
@@ -55,7 +55,7 @@ def open_sentence_run(folder: str | Path, kind: type[ClassificationConfig] | typ
             ...
         regard.errors.CheckpointError: no-such-run: no such run folder
     """
-    folder = Path(folder)
+    folder = run_path(folder)
     if kind is None:
         pairs = run_task(folder) == EntailmentConfig.model_fields["task"].default
         kind = EntailmentConfig if pairs else ClassificationConfig

@@ -17,12 +17,12 @@ from regard.data.lines import single_line
 from regard.data.running_text import pad_rows
 from regard.data.vocabulary import BOS, EOS, PAD, UNK
 from regard.decoding import DecodingOptions, Hypothesis, SamplingOptions
-from regard.decoding.options import whole_number
 from regard.errors import ConfigError, DataError, NoAttentionError
 from regard.flags import takes_flags
+from regard.tasks.argument_types import takes_inputs
 from regard.tasks.explained_records import token_alternatives
 from regard.tasks.language_training import CHUNK, LanguageRun, open_language_run
-from regard.tasks.predict import Generation, Predictor, check_texts, hypotheses_json, longest_first, predict
+from regard.tasks.predict import Generation, Predictor, hypotheses_json, longest_first, predict
 from regard.tasks.run_folder import device_of
 from regard.viewer import AttentionMap, AttentionRecord, Tokens
 from regard.viewer.items import kind_marks
@@ -112,6 +112,7 @@ class LanguageModel(Predictor[LanguageRun]):
         """
         return cls(open_language_run(folder))
 
+    @takes_inputs
     def score(
         self, lines: Sequence[str], *, batch_size: int = 64, context: Literal["separate", "continuous"] = "separate"
     ) -> list[LineScore]:
@@ -125,7 +126,6 @@ class LanguageModel(Predictor[LanguageRun]):
         Raises:
             ConfigError: one text instead of several, an item that is no text, another context, or a `batch_size` below 1.
         """
-        check_texts("score", lines)
         if context not in ("separate", "continuous"):
             raise ConfigError(f"context: expected separate or continuous, found {context!r}")
         ids = [[*found, EOS] for found in self.run.vocabulary.encode_ids(lines)]
@@ -144,6 +144,7 @@ class LanguageModel(Predictor[LanguageRun]):
             for line, own in zip(lines, ids, strict=True)
         ]
 
+    @takes_inputs
     def generate(
         self,
         prompts: Sequence[str],
@@ -168,10 +169,8 @@ class LanguageModel(Predictor[LanguageRun]):
             One `Continuation` per prompt, in order.
 
         Raises:
-            ConfigError: an option out of range.
+            ConfigError: one text instead of several, an item that is no text, or an option of another type or out of range.
         """
-        check_texts("generate", prompts)
-        max_length = whole_number("max_length", max_length, least=1)
         encoded = self.run.vocabulary.encode_ids(prompts)
         read = [ids[-MAX_PROMPT:] for ids in encoded]
         generation, model = Generation.of(sampling, len(prompts)), self.run.model
@@ -202,6 +201,7 @@ class LanguageModel(Predictor[LanguageRun]):
             for number, prompt in enumerate(prompts)
         ]
 
+    @takes_inputs
     def record(self, line: str) -> AttentionRecord | None:
         """Return the attention of the prediction of each token of a line, EOS included; None without attention.
 
@@ -272,6 +272,7 @@ class LanguageModel(Predictor[LanguageRun]):
         return single_line(prompt) + (" " if apart and prompt.strip() and new else "") + new
 
 
+@takes_inputs
 def language_records(folder: str | Path, lines: Sequence[str]) -> list[AttentionRecord]:
     """Record the attention of a run while predicting lines.
 

@@ -37,6 +37,7 @@ from regard.tasks.run_folder import (
     load_model,
     on_first_process,
     read_config,
+    run_path,
 )
 from regard.tasks.train import TaskTraining, make_vocabulary, train_task
 from regard.tasks.watched_examples import check_watch
@@ -69,7 +70,7 @@ def open_language_run(folder: str | Path) -> LanguageRun:
             ...
         regard.errors.CheckpointError: no-such-run: no such run folder
     """
-    folder = Path(folder)
+    folder = run_path(folder)
     config = read_config(folder, LanguageConfig)
     vocabulary = Vocabulary.load(folder / VOCABULARY)
     model, weights = load_model(folder, lambda: build_language_model(config.model, vocab_size=len(vocabulary)), RUN_FILES)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
-from regard.data.vocabulary import Vocabulary
+from regard.data.vocabulary import TokenizedText, Vocabulary
+from regard.decoding import Hypothesis
 
 # Preferred split points: after the end of a sentence, after other punctuation, else at a space.
 PAUSES = (re.compile(r"[;:.!?\u2026\u3002\uff01\uff1f][\"')\u201d]?\s"), re.compile(r"[,)\u2014\u2013]\s"), re.compile(r"\s"))
@@ -66,4 +68,27 @@ def first_words(parts: list[str]) -> list[int]:
         words -= bool(last.strip() and part[:1].strip())  # a word goes on
         found.append(words)
         words, last = words + len(part.split()), part[-1:]
+    return found
+
+
+def joined_hypothesis(parts: Sequence[Hypothesis]) -> Hypothesis:
+    """Return the hypothesis of a line from those of its parts: all tokens, the sum of the scores, and no attention.
+
+    Example:
+        >>> joined_hypothesis([Hypothesis([4, 3], -1.5, [-1.0, -0.5], None), Hypothesis([3], -1.0, [-1.0], None)])
+        Hypothesis(tokens=[4, 3, 3], score=-2.5, log_probs=[-1.0, -0.5, -1.0], attention=None)
+    """
+    tokens, log_probs = [token for part in parts for token in part.tokens], [value for part in parts for value in part.log_probs]
+    return Hypothesis(tokens, sum(part.score for part in parts), log_probs, None)
+
+
+def joined_source(parts: Sequence[TokenizedText], lines: Sequence[str]) -> TokenizedText:
+    """Return the tokens of a line from those of its parts, which are `lines` with surrounding white space."""
+    found, start = TokenizedText([], [], []), 0
+    for part, line in zip(parts, lines, strict=True):
+        own = start + len(line) - len(line.lstrip())
+        found.ids.extend(part.ids)
+        found.pieces.extend(part.pieces)
+        found.offsets.extend((own + first, own + last) for first, last in part.offsets)
+        start += len(line)
     return found

@@ -68,29 +68,6 @@ def predict(
     return {row: own for numbers, found in zip(batches, results, strict=True) for row, own in zip(numbers, found, strict=True)}
 
 
-def check_texts(name: str, texts: Sequence[str]) -> None:
-    """Refuse one text where several are expected, whose letters would be taken for texts, and what is no text.
-
-    Args:
-        name: of the method that takes them.
-        texts: its argument.
-
-    Raises:
-        ConfigError: see above; names the first item that is no text.
-
-    Example:
-        >>> check_texts("translate", "a cat")
-        Traceback (most recent call last):
-            ...
-        regard.errors.ConfigError: translate: expected a list of texts, found one text; write ["..."]
-    """
-    if isinstance(texts, str):
-        raise ConfigError(f'{name}: expected a list of texts, found one text; write ["..."]')
-    for number, text in enumerate(texts):
-        if not isinstance(text, str):
-            raise ConfigError(f"{name}: item {number}: expected a text, found {type(text).__name__}")
-
-
 def check_precision(precision: str, device: torch.device) -> None:
     """Check that this machine decodes in a precision.
 
@@ -137,6 +114,9 @@ def collector_paused() -> Generator[None, None, None]:
 
 class Predictor(Generic[AnyRun]):
     """Base of predictors of all tasks.
+
+    Methods take several inputs as a list, any other iterable, or an open text file, whose lines they are; see
+    `regard.tasks.argument_types.takes_inputs`.
 
     Args:
         run: a loaded run.

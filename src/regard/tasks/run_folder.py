@@ -31,7 +31,7 @@ from regard import progress
 from regard.config import RunConfig, describe_changes, dump_config, load_config, task_of
 from regard.data.lines import write_files
 from regard.data.vocabulary import Vocabulary
-from regard.errors import CheckpointError, ConfigError, DataError, os_reason
+from regard.errors import CheckpointError, ConfigError, DataError, os_reason, shown
 from regard.input_files import check_run_exists, folder_names
 from regard.strict_json import parse_json
 from regard.training.atomic_folder import MANIFEST, STATE, seal_run_files, to_disk, verify_folder
@@ -68,6 +68,23 @@ class Run(NamedTuple, Generic[AnyConfig, AnyModel]):
     vocabulary: Vocabulary
     model: AnyModel
     weights: Path
+
+
+def run_path(folder: str | Path) -> Path:
+    """Return the path of a run folder that is to be opened.
+
+    Raises:
+        CheckpointError: it is no path.
+
+    Example:
+        >>> run_path(None)
+        Traceback (most recent call last):
+            ...
+        regard.errors.CheckpointError: open: folder: expected the path of a run folder, found None
+    """
+    if not isinstance(folder, str | os.PathLike):
+        raise CheckpointError(f"open: folder: expected the path of a run folder, found {shown(folder)}")
+    return Path(folder)
 
 
 def run_task(folder: Path) -> str:
@@ -348,7 +365,8 @@ def load_model(folder: Path, build: Callable[[], AnyModel], names: Sequence[str]
                 model, weights = _load(folder, build, names, sizes_first)
                 if weights.parent.name.startswith("step-"):
                     which = "the latest" if weights.parent in list_checkpoints(folder)[-1:] else "the best by validation"
-                    progress.message(f"{folder}: not trained to its end; these are the weights of {weights.parent.name}, {which}")
+                    why = "without final weights in model/ (not trained to its end, or they were removed)"
+                    progress.message(f"{folder}: {why}; these are the weights of {weights.parent.name}, {which}")
                 return model, weights
             except CheckpointError:
                 if _saved(folder) == before:

@@ -12,7 +12,7 @@ from regard.tasks.classification_prediction import Classifier, Entailer
 from regard.tasks.classification_training import SentenceTraining
 from regard.tasks.language_prediction import LanguageModel
 from regard.tasks.language_training import LanguageTraining
-from regard.tasks.run_folder import run_task
+from regard.tasks.run_folder import run_path, run_task
 from regard.tasks.train import TaskTraining
 from regard.tasks.translation_prediction import Translator
 from regard.tasks.translation_training import TranslationTraining
@@ -61,5 +61,5 @@ def open_any(folder: str | Path) -> AnyModel:
             ...
         regard.errors.CheckpointError: no-such-run: no such run folder
     """
-    folder = Path(folder)
+    folder = run_path(folder)
     return TASKS[run_task(folder)].open(folder)

@@ -20,13 +20,13 @@ from regard.data.markup_placement import place_markup
 from regard.data.shortlist import Shortlist
 from regard.data.vocabulary import EOS, NAMES, UNK, TokenizedText, Vocabulary
 from regard.decoding import ForcedPhrases, Hypothesis, Phrase, SamplingOptions
-from regard.errors import ConfigError, DataError
-from regard.flags import takes_flags
+from regard.errors import ConfigError, DataError, RangeError
 from regard.ops import OutputShortlist
+from regard.tasks.argument_types import takes_inputs
 from regard.tasks.confidence import Calibration, read_calibration
 from regard.tasks.forced_text import ForcedText, Glossary, Terms, check_forced
-from regard.tasks.long_lines import divide_line, surely_long
-from regard.tasks.predict import Generation, Predictor, check_texts, collector_paused, hypotheses_json, longest_first, predict
+from regard.tasks.long_lines import divide_line, joined_hypothesis, joined_source, surely_long
+from regard.tasks.predict import Generation, Predictor, collector_paused, hypotheses_json, longest_first, predict
 from regard.tasks.run_folder import device_of
 from regard.tasks.translation_run import TranslationRun, open_ensemble
 
@@ -73,11 +73,11 @@ class Translation(NamedTuple):
         read = [part for part in parts if part.hypotheses] or parts[:1]
         ranks = range(min(len(part.hypotheses) for part in read))
         texts = [" ".join(part.texts[rank] for part in read) for rank in ranks]
-        hypotheses = [_joined_hypothesis([part.hypotheses[rank] for part in read]) for rank in ranks]
+        hypotheses = [joined_hypothesis([part.hypotheses[rank] for part in read]) for rank in ranks]
         found = [(part.confidence, len(part.hypotheses[0].tokens)) for part in read if part.confidence is not None]
         confidence = sum(one * size for one, size in found) / sum(size for _, size in found) if len(found) == len(read) else None
         unplaced = list(dict.fromkeys(text for part in parts for text in part.unplaced))
-        source = _joined_source([part.source for part in parts], lines)
+        source = joined_source([part.source for part in parts], lines)
         return cls(texts[0] if texts else "", texts, hypotheses, source, 0, unplaced, confidence, [*parts])
 
     def part_texts(self, rank: int = 0) -> list[str]:
@@ -116,6 +116,7 @@ class Translator(Predictor[TranslationRun]):
         """
         return cls(open_ensemble([folder, *others]))
 
+    @takes_inputs
     def use_images(self, folder: str | Path | None, *, names: str | Path | None = None) -> None:
         """Say where the images are that second inputs name; without this, they are where the training images were.
 
@@ -134,7 +135,7 @@ class Translator(Predictor[TranslationRun]):
         if images is not None:
             images.folder = Path(folder) if folder is not None else Path() if names in (None, "-") else Path(names).parent
 
-    @takes_flags
+    @takes_inputs
     @collector_paused()
     def translate(
         self,
@@ -168,10 +169,9 @@ class Translator(Predictor[TranslationRun]):
             One `Translation` per line, in order.
 
         Raises:
-            ConfigError: settings that do not fit the model.
+            ConfigError: settings that do not fit the model, or an argument of another type.
             DataError: a line lacks an input.
         """
-        check_texts("translate", lines)
         check_forced(len(lines), prefixes, terms)
         decoding = decoding or self.run.config.decoding
         check_decoding(self.run.config, decoding, attends=self.run.model.attends)
@@ -279,6 +279,7 @@ class Translator(Predictor[TranslationRun]):
         tokens = torch.from_numpy(self.shortlist.candidates(sources, more)).to(device_of(self.run.model))
         return OutputShortlist.of(self.run.model.output, tokens)
 
+    @takes_inputs
     def translate_tagged(
         self,
         lines: Sequence[str],
@@ -303,7 +304,6 @@ class Translator(Predictor[TranslationRun]):
             raise ConfigError("keep tags: not with a model of two inputs, whose tags would be those of both")
         if not self.run.model.attends:
             raise ConfigError("keep tags: this model has no attention over the source to place them by")
-        check_texts("translate_tagged", lines)
         check_forced(len(lines), prefixes, terms)
         marked = [split_markup(line) for line in lines]
         plain = [line.plain for line in marked]
@@ -318,6 +318,7 @@ class Translator(Predictor[TranslationRun]):
             for line, item in zip(marked, found, strict=True)
         ]
 
+    @takes_inputs
     def align(self, line: str, target: str) -> AttentionRecord | None:
         """Return the attention for a given `target`; None without attention or tokens.
 
@@ -333,6 +334,7 @@ class Translator(Predictor[TranslationRun]):
             return None
         return self._alignment(source.pieces, forced.pieces, weights[0], texts=(line, target))
 
+    @takes_inputs
     def align_layers(self, line: str, target: str, *, max_weights: int | None = None) -> AttentionRecord | None:
         """Return the record of `align` with the attention of every layer and head, up to so many weights; without such a bound with the
         alternatives of each token."""
@@ -350,19 +352,24 @@ class Translator(Predictor[TranslationRun]):
             record = add_alternatives(self.run, record, source.ids, forced.ids)
         return add_layers(self.run, record, source.ids, forced.ids, max_weights=max_weights, found=maps)
 
+    @takes_inputs
     def record(self, line: str, translation: Translation, rank: int = 0) -> AttentionRecord | None:
         """Return the attention record of one hypothesis; None without attention or hypotheses.
 
         The alignment comes first, then every layer and head with its areas; then the alternatives of each token and all hypotheses.
+
+        Raises:
+            RangeError: a line with hypotheses has none of this rank.
         """
         from regard.tasks.record_layers import add_alternatives, add_layers, hypothesis_records
 
-        if rank >= len(translation.hypotheses) or translation.hypotheses[rank].attention is None:
+        if rank >= len(translation.hypotheses) > 0:
+            raise RangeError(f"record: rank: expected 0 to {len(translation.hypotheses) - 1}, found {rank}")
+        hypothesis = translation.hypotheses[rank] if translation.hypotheses else None
+        if hypothesis is None or hypothesis.attention is None:
             return None
-        hypothesis = translation.hypotheses[rank]
         ids = [token for token in hypothesis.tokens if token != EOS]
         pieces = self.run.vocabularies.target.pieces(ids, translation.source.words())
-        assert hypothesis.attention is not None
         texts, scores = (line, translation.texts[rank]), hypothesis.log_probs[: len(pieces) + 1]
         found = self._alignment(translation.source.pieces, pieces, hypothesis.attention, texts=texts, scores=scores)
         found = add_layers(self.run, found, translation.source.ids, ids)
@@ -450,22 +457,6 @@ def _of_parts(parts: Sequence[Sequence[str]], prefixes: Sequence[str] | None, te
     if terms is not None and not isinstance(terms, Glossary):
         terms = [glossary for own, glossary in zip(parts, terms, strict=True) for _ in own]
     return lines, prefixes, terms
-
-
-def _joined_hypothesis(parts: Sequence[Hypothesis]) -> Hypothesis:
-    tokens, log_probs = [token for part in parts for token in part.tokens], [value for part in parts for value in part.log_probs]
-    return Hypothesis(tokens, sum(part.score for part in parts), log_probs, None)
-
-
-def _joined_source(parts: Sequence[TokenizedText], lines: Sequence[str]) -> TokenizedText:
-    found, start = TokenizedText([], [], []), 0
-    for part, line in zip(parts, lines, strict=True):
-        own = start + len(line) - len(line.lstrip())
-        found.ids.extend(part.ids)
-        found.pieces.extend(part.pieces)
-        found.offsets.extend((own + first, own + last) for first, last in part.offsets)
-        start += len(line)
-    return found
 
 
 def _phrases(forced: ForcedText) -> list[Phrase]:

@@ -18,7 +18,7 @@ from regard.errors import ConfigError, DataError, listed
 from regard.models import EncoderDecoder, Ensemble, build
 from regard.models.image_embedding import ImageEmbedding
 from regard.strict_json import parse_json
-from regard.tasks.run_folder import CONFIG, DATA, load_model, read_config
+from regard.tasks.run_folder import CONFIG, DATA, load_model, read_config, run_path
 
 if TYPE_CHECKING:
     from regard.data.image_tokens import ImageTokens
@@ -145,7 +145,7 @@ def open_translation_run(folder: str | Path) -> TranslationRun:
             ...
         regard.errors.CheckpointError: no-such-run: no such run folder
     """
-    folder = Path(folder)
+    folder = run_path(folder)
     config = read_config(folder, TranslationConfig)
     vocabularies = load_vocabularies(folder, config)
     model, weights = load_model(folder, lambda: build(config.model, **vocabularies.sizes), run_files(config))

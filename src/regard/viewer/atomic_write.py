@@ -6,7 +6,7 @@ import os
 import secrets
 from pathlib import Path
 
-from regard.errors import DataError, os_reason
+from regard.errors import DataError, os_reason, shown
 
 
 def write_atomically(path: str | Path, content: bytes) -> None:
@@ -26,7 +26,10 @@ def write_atomically(path: str | Path, content: bytes) -> None:
         Traceback (most recent call last):
         regard.errors.DataError: /no/such/folder/page.html: cannot be written (No such file or directory)
     """
-    place = Path(path).resolve()
+    try:
+        place = Path(path).resolve()
+    except (OSError, RuntimeError, ValueError) as error:  # a loop of links, or a name that no file can have
+        raise DataError(f"{shown(str(path))}: cannot be written ({error})") from error
     try:
         if place.is_dir():
             raise DataError(f"{path}: cannot be written (it is a folder)")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from regard.viewer.atomic_write import write_atomically
 from regard.viewer.items import Grid
 from regard.viewer.outputs import TrainingPoint
 from regard.viewer.picture import DPI, Drawing, colors_of, draw, place_axes, quiet_fonts
-from regard.viewer.record import AttentionRecord, Matrix, parse_records
+from regard.viewer.record import AttentionRecord, Matrix, parse_records, record_list
 from regard.viewer.text import plain_text
 
 # Milliseconds: each update, and the last one before the loop.
@@ -81,8 +81,11 @@ def share_images(records: Sequence[AttentionRecord]) -> list[AttentionRecord]:
 
 
 @takes_arguments
-def group_by_example(records: Sequence[AttentionRecord]) -> list[list[AttentionRecord]]:
+def group_by_example(records: Iterable[AttentionRecord]) -> list[list[AttentionRecord]]:
     """Group records of one model and title at several points of a training, ordered by update; any other record is its own group.
+
+    Raises:
+        DataError: see `regard.viewer.record.record_list`.
 
     Example:
         >>> made = [AttentionRecord({}, title=title, point=TrainingPoint(update)) for update in (0, 7) for title in "ab"]
@@ -90,13 +93,13 @@ def group_by_example(records: Sequence[AttentionRecord]) -> list[list[AttentionR
         [[('a', 0), ('a', 7)], [('b', 0), ('b', 7)]]
     """
     groups: dict[object, list[AttentionRecord]] = {}
-    for number, record in enumerate(records):
+    for number, record in enumerate(record_list("group_by_example", records)):
         groups.setdefault(number if record.point is None else (record.model, record.title), []).append(record)
     return [sorted(group, key=lambda record: record.point.update if record.point else 0) for group in groups.values()]
 
 
 @takes_arguments
-def save_animation(records: Sequence[AttentionRecord], path: str | Path, *, map: str | None = None, head: int | None = None) -> None:
+def save_animation(records: Iterable[AttentionRecord], path: str | Path, *, map: str | None = None, head: int | None = None) -> None:
     """Draw the weights at each update into an animated GIF, above the loss curve; deterministic.
 
     A frame shows what `save_picture` draws. All frames share one scale, from 0 to the largest weight.
@@ -109,7 +112,7 @@ def save_animation(records: Sequence[AttentionRecord], path: str | Path, *, map:
 
     Raises:
         DataError: the file does not end in .gif; fewer than two records; records of several examples or without a point; changing items; no
-            such map or head; or the file cannot be written.
+            such map or head; or the file cannot be written. Or see `regard.viewer.record.record_list`.
 
     Example:
         >>> save_animation([], "a.gif")
@@ -118,6 +121,7 @@ def save_animation(records: Sequence[AttentionRecord], path: str | Path, *, map:
     """
     if Path(path).suffix.lower() != ".gif":
         raise DataError(f"{path}: expected a name that ends in .gif")
+    records = record_list("save_animation", records)
     if len(records) < 2:
         raise DataError(f"{path}: an animation needs an example at two updates or more, found {len(records)}")
     points = [record.point for record in records if record.point is not None]

@@ -13,7 +13,7 @@ from regard.errors import DataError, shown
 from regard.viewer.atomic_write import write_atomically
 from regard.viewer.maps import AttentionMap
 from regard.viewer.page import compact_page, render_page
-from regard.viewer.record import AttentionRecord
+from regard.viewer.record import AttentionRecord, record_list
 
 PICTURES = {".png", ".jpg", ".jpeg", ".gif", ".webp", ".svg", ".pdf"}
 
@@ -100,8 +100,8 @@ def view(
         The page; a notebook displays it.
 
     Raises:
-        DataError: weights without matching tokens, records with arguments of weights, an object of another type, or a file that cannot be
-            written.
+        DataError: weights without matching tokens, records with arguments of weights, no records, an object of another type, or a file
+            that cannot be written.
 
     Example:
         >>> view([[0.9, 0.1], [0.2, 0.8]], ["das", "Haus"], ["the", "house"]).html[:15]
@@ -118,10 +118,7 @@ def view(
     elif isinstance(records, AttentionRecord):
         found = [records]
     else:
-        found = list(records) if isinstance(records, Iterable) else [records]
-        for number, record in enumerate(found):
-            if not isinstance(record, AttentionRecord):
-                raise DataError(f"records[{number}]: expected an AttentionRecord, found {type(record).__name__}; weights need their tokens")
+        found = record_list("view", records if isinstance(records, Iterable) else [records], some=True)
     page = Page(render_page(found))
     if path is not None:
         page.save(path)

@@ -6,7 +6,7 @@ import base64
 import gzip
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,7 +18,7 @@ from regard.viewer.atomic_write import write_atomically
 from regard.viewer.items import Tokens
 from regard.viewer.maps import AttentionMap
 from regard.viewer.outputs import HypothesisRecord
-from regard.viewer.record import AttentionRecord
+from regard.viewer.record import AttentionRecord, record_list
 from regard.viewer.text import visible
 
 DATA_MARK = "@@REGARD_DATA@@"
@@ -73,7 +73,7 @@ class StartingPoint(NamedTuple):
 
 @takes_arguments
 def render_page(
-    records: Sequence[AttentionRecord],
+    records: Iterable[AttentionRecord],
     *,
     live: bool = False,
     models: Sequence[str] = (),
@@ -107,6 +107,9 @@ def render_page(
     Returns:
         The HTML text, to be stored as UTF-8.
 
+    Raises:
+        DataError: see `regard.viewer.record.record_list`.
+
     Example:
         >>> page = render_page([AttentionRecord.alignment(["</script>"], ["b"], [[1.0]])])
         >>> page.count("</script>")
@@ -119,7 +122,13 @@ def render_page(
     if embedded is not None:
         parts.insert(-1, embedded.script)  # before the script that starts the page
     script = "\n".join(['\n"use strict";\n(() => {', *parts, "})();\n"])
-    values = {"records": _sharing_images(page_records(records)), "live": live, "models": list(models), "task": task, "largest": largest}
+    values = {
+        "records": _sharing_images(_page_records(record_list("render_page", records))),
+        "live": live,
+        "models": list(models),
+        "task": task,
+        "largest": largest,
+    }
     values["methods"] = list(methods)
     values["examples"] = [each._asdict() for each in examples]
     page = template.replace(POLICY_MARK, _policy(style, script, live and embedded is None))
@@ -190,13 +199,20 @@ def _hash(text: str) -> str:
 
 
 @takes_arguments
-def page_records(records: Sequence[AttentionRecord]) -> list[dict[str, Any]]:
+def page_records(records: Iterable[AttentionRecord]) -> list[dict[str, Any]]:
     """Return records in the format of the page's script: JSON values, large weights packed.
+
+    Raises:
+        DataError: see `regard.viewer.record.record_list`.
 
     Example:
         >>> page_records([AttentionRecord.alignment(["a"], ["b"], [[0.5]])])[0]["maps"][0]["weights"]
         {'numbers': [0.5]}
     """
+    return _page_records(record_list("page_records", records))
+
+
+def _page_records(records: Sequence[AttentionRecord]) -> list[dict[str, Any]]:
     numbers = [each for record in records for each in _numbers(record)]
     coarse = sum(each.size for each in numbers if each.size > PLAIN) > HALF
     return [_page_record(record, coarse) for record in records]
@@ -208,22 +224,22 @@ def _numbers(record: AttentionRecord) -> list[np.ndarray]:
 
 
 @takes_arguments
-def save_page(records: Sequence[AttentionRecord], path: str | Path) -> None:
+def save_page(records: Iterable[AttentionRecord], path: str | Path) -> None:
     """Write `render_page` to a file, completely or not at all.
 
     Args:
-        records: the records.
+        records: one or more records.
         path: the file.
 
     Raises:
-        DataError: the file cannot be written; the message names it.
+        DataError: the file cannot be written; the message names it. Or there are no records, or see `regard.viewer.record.record_list`.
 
     Example:
-        >>> save_page([], "/no/such/folder/page.html")
+        >>> save_page([AttentionRecord.alignment(["a"], ["b"], [[1.0]])], "/no/such/folder/page.html")
         Traceback (most recent call last):
         regard.errors.DataError: /no/such/folder/page.html: cannot be written (No such file or directory)
     """
-    write_atomically(path, render_page(records).encode("utf-8"))
+    write_atomically(path, render_page(record_list("save_page", records, some=True)).encode("utf-8"))
 
 
 def _page_record(record: AttentionRecord, coarse: bool) -> dict[str, Any]:

@@ -308,6 +308,34 @@ class AttentionRecord:
         return cls(**check_fields("a record", fields, FIELDS, ("items",)))
 
 
+def record_list(operation: str, records: Iterable[AttentionRecord], *, some: bool = False) -> list[AttentionRecord]:
+    """Return the records of any iterable as a list.
+
+    Args:
+        operation: name of the function that takes them, for messages.
+        records: an iterable of records, read once.
+        some: refuse none.
+
+    Raises:
+        DataError: one record instead of several, none, or an item that is no record; the message has its index.
+
+    Example:
+        >>> record_list("save_page", [3])
+        Traceback (most recent call last):
+        regard.errors.DataError: save_page: records[0]: expected an AttentionRecord, found int; weights need their tokens
+    """
+    if isinstance(records, AttentionRecord):
+        raise DataError(f"{operation}: records: expected a list of records, found one; write [record]")
+    found = list(records)
+    for number, record in enumerate(found):
+        if not isinstance(record, AttentionRecord):
+            what = type(record).__name__
+            raise DataError(f"{operation}: records[{number}]: expected an AttentionRecord, found {what}; weights need their tokens")
+    if some and not found:
+        raise DataError(f"{operation}: records: expected one or more, found none; the page would be empty")
+    return found
+
+
 @takes_arguments
 def write_records(path: str | Path, records: Iterable[AttentionRecord]) -> None:
     """Write records as JSON Lines, completely or not at all.
@@ -317,7 +345,7 @@ def write_records(path: str | Path, records: Iterable[AttentionRecord]) -> None:
         records: an empty list gives an empty file.
 
     Raises:
-        DataError: the file cannot be written; the message names it.
+        DataError: the file cannot be written; the message names it. Or see `record_list`.
 
     Example:
         >>> write_records("/no/such/folder/a.jsonl", [])
@@ -325,7 +353,7 @@ def write_records(path: str | Path, records: Iterable[AttentionRecord]) -> None:
         regard.errors.DataError: /no/such/folder/a.jsonl: cannot be written (No such file or directory)
     """
     # Escaped to ASCII: no line separator can split a record, and a lone surrogate survives.
-    lines = [json.dumps(record.to_json(), allow_nan=False) + "\n" for record in records]
+    lines = [json.dumps(record.to_json(), allow_nan=False) + "\n" for record in record_list("write_records", records)]
     write_atomically(path, "".join(lines).encode("ascii"))
 
 
