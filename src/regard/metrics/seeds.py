@@ -75,7 +75,9 @@ def run_score(metric: str, counts: np.ndarray) -> RunScore:
             left_out = np.array([score_of_counts(metric, row) for row in without])
     if not (fit := _fit(left_out)).all():
         item = int(np.argmin(fit))
-        raise DataError(f"run_score: {metric} without test item {item + 1}: {left_out[item]:.4g}, expected a finite number up to {LARGEST:.0g}")
+        raise DataError(
+            f"run_score: {metric} without test item {item + 1}: {left_out[item]:.4g}, expected a finite number up to {LARGEST:.0g}"
+        )
     return RunScore(score_of_counts(metric, total), (len(counts) - 1) * (left_out.mean() - left_out))
 
 
