@@ -86,8 +86,8 @@ def main() -> None:
     columns = ["training", *(f"tokens/s, {name}" for name in WAYS), "kept / returned", "memory, kept / returned"]
     columns += [f"faults per update, {name}" for name in WAYS]
     note = (
-        f"`python benchmarks/freed_memory.py`: {arguments.updates} updates, medians of {arguments.rounds} interleaved rounds; ratios round "
-        f"by round, with the lowest and the highest. {machine(1)}."
+        f"`python benchmarks/freed_memory.py --data FOLDER`: {arguments.updates} updates, medians of {arguments.rounds} interleaved "
+        f"rounds; ratios round by round, with the lowest and the highest. {machine(1)}."
     )
     for title, config in TRAININGS.items():
         contenders = {name: partial(train, config, raw, arguments.updates, way) for name, way in WAYS.items()}

@@ -18,12 +18,14 @@ extra `triton`. Options that cannot work end it with exit code 2 before the firs
 from __future__ import annotations
 
 import argparse
+import ctypes
 import hashlib
 import importlib.util
 import json
 import math
 import os
 import re
+import shutil
 import signal
 import statistics
 import subprocess
@@ -433,6 +435,18 @@ def end_group(process: subprocess.Popen[bytes]) -> None:
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
+def follow() -> None:
+    """End a stage, its group and its temporary files with the program that began it, however that ends."""
+
+    def end(number: int, frame: object) -> None:
+        if (folder := Path(tempfile.gettempdir())).name.startswith("regard-gpu-"):
+            shutil.rmtree(folder, ignore_errors=True)
+        os.killpg(0, signal.SIGKILL)
+
+    signal.signal(signal.SIGTERM, end)
+    ctypes.CDLL(None).prctl(1, int(signal.SIGTERM))  # PR_SET_PDEATHSIG of <sys/prctl.h>
+
+
 def leave(number: int, frame: object) -> None:
     """End this program; a second signal does not keep it from ending the stage and removing its files."""
     for each in ENDING:
@@ -444,14 +458,13 @@ def main() -> int:
     parser = options(__doc__, out=RESULTS)
     parser.add_argument("--minutes", type=float, default=8.0, help="for all stages together, more than 0; default 8")
     parser.add_argument("--data", type=Path, help="the folder of Multi30k's raw text")
-    parser.add_argument(
-        "--rehearse", action="store_true", help="small, on a CPU, with the Triton kernels interpreted; needs the extra triton"
-    )
+    parser.add_argument("--rehearse", action="store_true", help="small, on a CPU, Triton kernels interpreted; needs the extra triton")
     parser.add_argument("--stages", nargs="+", choices=SHARES, default=list(SHARES))
     parser.add_argument("--stage", choices=SHARES, help=argparse.SUPPRESS)
     parser.add_argument("--seconds", type=float, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.stage:
+        follow()
         STAGES[arguments.stage](Stage(arguments.stage, arguments))
         return 0
     if why := unusable(arguments):
@@ -474,9 +487,10 @@ def main() -> int:
         # A stage stops at its time between two rows; one that hangs is killed a little later.
         if code := alone([sys.executable, __file__, *own], seconds + 30, environment):
             failed.append(name)
-            print(f"== {name}: exit code {code}", flush=True)
-            if table.exists() and table.stat().st_mtime < begun:
-                print(f"== {name}: no row was measured, and {table} holds those of an earlier run", flush=True)
+            print(f"== {name}: {'ran out of time and was killed' if code == 124 else f'exit code {code}'}", flush=True)
+            if not table.exists() or table.stat().st_mtime < begun:
+                older = f", and {table} holds those of an earlier run" if table.exists() else ""
+                print(f"== {name}: no row was measured{older}", flush=True)
     if failed:
         print(f"== failed: {', '.join(failed)}", flush=True)
     return 1 if failed else 0

@@ -88,8 +88,8 @@ def main() -> None:
     parser.add_argument("--sentences", type=int, help="only the first so many")
     arguments = parser.parse_args()
     note = (
-        f"`python benchmarks/int8.py`, {arguments.rounds} interleaved rounds, sentences per second, medians; CTranslate2 with one worker "
-        f"or two, the faster in each round; {machine(arguments.threads, 'ctranslate2')}."
+        f"`python benchmarks/int8.py --multi30k DATA --runs RUN ...`, {arguments.rounds} interleaved rounds, sentences per second, "
+        f"medians; CTranslate2 with one worker or two, the faster in each round; {machine(arguments.threads, 'ctranslate2')}."
     )
     table = Table(arguments.out, COLUMNS, note, key=2)
     setting = Setting(work=arguments.work.resolve(), python=sys.executable, kind="fp32", threads=arguments.threads)

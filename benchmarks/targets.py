@@ -14,6 +14,8 @@ from typing import Any
 
 COLUMNS = ["work", "target", "measured", "state", "command"]
 Rows = list[list[Any]]
+ARGUMENTS = {"int8": " --multi30k DATA --runs RUN ...", "start": " RUN"}
+"""Arguments without which a script does not run."""
 
 
 class Results:
@@ -60,7 +62,7 @@ class Targets:
 
     def _add(self, work: str, target: str, measured: Any, script: str, met: Callable[[Any], bool]) -> None:
         state = "not measured" if measured is None else "met" if met(measured) else "missed"
-        self.rows.append([work, target.rstrip(), measured, state, f"`python benchmarks/{script}.py`"])
+        self.rows.append([work, target.rstrip(), measured, state, f"`python benchmarks/{script}.py{ARGUMENTS.get(script, '')}`"])
 
     def table(self) -> dict[str, Any]:
         """Return the table for `fill_tables.render`."""

@@ -260,6 +260,25 @@ def test_nothing_of_a_stage_that_is_ended_goes_on_or_stays(
     assert not Path(folder).parent.exists()
 
 
+def test_a_stage_ends_with_the_program_that_began_it_however_that_ends(tmp_path: Path) -> None:
+    said = tmp_path / "said"
+    stage = f"import gpu; gpu.follow(){STAGE}"
+    program = f"import os, sys, gpu; gpu.alone([sys.executable, '-c', {stage!r}, {str(said)!r}], 60, {{**os.environ}})"
+    path = os.pathsep.join([str(ROOT / "benchmarks"), str(ROOT / "src")])
+    with subprocess.Popen([sys.executable, "-c", program], env={**os.environ, "PYTHONPATH": path}) as process:
+        wait_until(said.exists)
+        process.kill()
+    child, folder = said.read_text(encoding="utf-8").split()
+    wait_until(lambda: not Path(f"/proc/{child}").exists() and not Path(folder).parent.exists())
+
+
+def wait_until(done: Callable[[], bool]) -> None:
+    until = time.monotonic() + 60
+    while not done():
+        assert time.monotonic() < until
+        time.sleep(0.05)
+
+
 @pytest.mark.parametrize(
     ("report", "said"),
     [

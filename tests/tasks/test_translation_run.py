@@ -147,6 +147,8 @@ def test_other_settings_are_named(tmp_path: Path) -> None:
     begin(tmp_path / "run")
     with pytest.raises(ConfigError, match=r"holds a run with other settings \(model\.cell: gru -> lstm; training\.seed: 1 -> 5\)"):
         prepare_run(tmp_path / "run", configuration(model={"cell": "lstm"}, training={"seed": 5}), DIGESTS, vocabularies)
+    with pytest.raises(ConfigError, match=r"choose another --out; it has no weights yet, and may be removed$"):
+        prepare_run(tmp_path / "run", configuration(training={"seed": 5}), DIGESTS, vocabularies)
 
 
 def test_other_data_is_named(tmp_path: Path) -> None:

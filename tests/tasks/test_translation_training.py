@@ -13,6 +13,7 @@ import torch
 
 from regard.config import TranslationConfig, load_config
 from regard.errors import ConfigError, DataError, RegardError
+from regard.ops import matmul_path
 from regard.tasks import train_translation
 from regard.tasks.translation_run import Vocabularies
 from regard.tasks.translation_training import check_translation_settings, encode_corpus, translation_likelihood
@@ -193,6 +194,19 @@ def test_a_killed_run_with_eval_metrics_resumes_exactly_with_the_same_log(tmp_pa
 
 def retrain(run: Path, change: Callable[[TranslationConfig], TranslationConfig] = lambda config: config) -> Any:
     return train_translation(change(load_config(run / "config.yaml")), run)
+
+
+@pytest.mark.parametrize("variable", ["REGARD_KERNELS", "REGARD_MATMUL"])
+def test_a_variable_that_means_nothing_leaves_no_run_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str) -> None:
+    config = configuration(data=write_pairs(tmp_path))
+    monkeypatch.setenv(variable, "cpux")
+    matmul_path.cache_clear()
+    try:
+        with pytest.raises(ConfigError, match=f"{variable}: expected .*, found 'cpux'"):
+            train_translation(config, tmp_path / "run")
+    finally:
+        matmul_path.cache_clear()
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_finished_run_is_not_trained_again(tmp_path: Path) -> None:

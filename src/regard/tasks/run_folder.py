@@ -461,8 +461,9 @@ def _check_same(folder: Path, config: RunConfig, digests: Mapping[str, str]) -> 
     if changed:
         from regard.tasks.fine_tuning import resume_advice  # which itself reads runs
 
-        command = resume_advice(old, config, folder)
-        going_on = f"; to fine-tune it: {command}" if command else ""
+        learned = _saved(folder)
+        command = resume_advice(old, config, folder) if learned else ""
+        going_on = f"; to fine-tune it: {command}" if command else "" if learned else "; it has no weights yet, and may be removed"
         again = f"give those of its {CONFIG} again, or choose another --out"
         raise ConfigError(f"{folder} holds a run with other settings ({'; '.join(changed)}); {again}{going_on}")
 

@@ -15,7 +15,8 @@ from regard.cores import limit_products
 from regard.data.batching import split_batch
 from regard.data.vocabulary import Vocabulary
 from regard.errors import ConfigError
-from regard.ops import SequenceLoss
+from regard.ops import SequenceLoss, matmul_path
+from regard.ops.kernels import native
 from regard.tasks.fine_tuning import initial_state, resolve_start
 from regard.tasks.predict import check_precision
 from regard.tasks.run_folder import CONFIG, read_config, resolve_precision, start_or_resume
@@ -161,6 +162,8 @@ def train_task(
     except UnicodeEncodeError:
         raise ConfigError(f"{folder}: expected a name in UTF-8; safetensors opens no others") from None
     task.check(config)
+    native.forced_path()
+    matmul_path()  # wrong variables are told before anything is written
     with processes() as world, run_lock(folder, world):
         if (decoding := getattr(config, "decoding", None)) is not None and {*config.training.measured} - {"loss"}:
             check_precision(decoding.precision, world.device)  # validation decodes
