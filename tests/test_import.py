@@ -47,6 +47,7 @@ OF_A_TRANSLATION = {
     },
     "tasks": {
         *(
+            "argument_types",
             "batch_threads",
             "chunking",
             "confidence",

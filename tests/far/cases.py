@@ -1,8 +1,6 @@
-"""Run with `python -m tests.far.cases [WORD...]`: each case on the CPU and on the far device; prints what differs as JSON."""
+"""Each case on the CPU and on the far device: `main` prints what differs as JSON. Import it after `tests.far.device.install`."""
 
 from __future__ import annotations
-
-from tests.far.device import far_device, near  # isort: skip  # before regard
 
 import copy
 import functools
@@ -32,6 +30,7 @@ from regard.tasks.word_links import link_pairs
 from regard.viewer import AttentionRecord
 from tests.decoding.history import BOS, EOS, HistoryStep
 from tests.explanations.models import batch_of
+from tests.far.device import far_device, near
 from tests.tasks import tiny, tiny_captions, tiny_language, tiny_sentences
 
 Case = Callable[[torch.device], Any]
@@ -201,7 +200,3 @@ def main() -> None:
         except Exception:
             wrong[name] = traceback.format_exc()
     print(json.dumps(wrong))
-
-
-if __name__ == "__main__":
-    main()

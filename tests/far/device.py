@@ -4,7 +4,7 @@ PyTorch runs on it every operation that exists on a CPU. As on a GPU, an operati
 near indices and copies. So a program that puts a tensor on the wrong device fails here, without a GPU. Native code takes near tensors
 only, and so does not run on far ones.
 
-Import this before `regard`: it replaces `torch.inference_mode` by `torch.no_grad`, as subclasses made outside cannot be viewed inside.
+Only for a process of its own, see `install`.
 """
 
 from __future__ import annotations
@@ -48,10 +48,21 @@ class _Module:
         pass
 
 
-backend_registration._setup_privateuseone_for_python_backend("far", _Module())
-torch.inference_mode = lambda mode=True: torch.no_grad()(mode) if callable(mode) else torch.no_grad() if mode else contextlib.nullcontext()
-FAR = torch.device("far:0")
+FAR = "far:0"
 INDEXED = ("aten.index.Tensor", "aten.index_put.default", "aten.index_put_.default", "aten._index_put_impl_.default")
+
+
+def install() -> None:
+    """Register the device in this process, before `regard` is imported.
+
+    Replaces `torch.inference_mode` by `torch.no_grad`, as subclasses made outside cannot be viewed inside.
+    """
+    backend_registration._setup_privateuseone_for_python_backend("far", _Module())
+
+    def no_grad(mode: Any = True) -> Any:
+        return torch.no_grad()(mode) if callable(mode) else torch.no_grad() if mode else contextlib.nullcontext()
+
+    torch.inference_mode = no_grad
 
 
 class FarTensor(Tensor):
@@ -62,7 +73,7 @@ class FarTensor(Tensor):
     def __new__(cls, near: Tensor) -> FarTensor:
         layout = {"strides": near.stride(), "storage_offset": near.storage_offset()}
         return torch.Tensor._make_wrapper_subclass(
-            cls, near.shape, dtype=near.dtype, device=FAR, requires_grad=near.requires_grad, **layout
+            cls, near.shape, dtype=near.dtype, device=torch.device(FAR), requires_grad=near.requires_grad, **layout
         )
 
     def __init__(self, near: Tensor) -> None:
@@ -96,7 +107,7 @@ def _run(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     given = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
     here = any(isinstance(tensor, FarTensor) for tensor in given)
     asked = kwargs.get("device")
-    to_far = here if asked is None else torch.device(asked).type == FAR.type
+    to_far = here if asked is None else torch.device(asked).type == "far"
     if not here and not to_far:
         return func(*args, **kwargs)
     copies = name in ("aten._to_copy.default", "aten.copy_.default")
@@ -126,7 +137,7 @@ class _Python(TorchFunctionMode):
     # Calls that reach no dispatch mode.
     def __torch_function__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
         words = dict(kwargs or {})
-        if func in (torch.tensor, torch.as_tensor) and words.get("device") is not None and torch.device(words["device"]).type == FAR.type:
+        if func in (torch.tensor, torch.as_tensor) and words.get("device") is not None and torch.device(words["device"]).type == "far":
             device = words.pop("device")
             made = args[0] if isinstance(args[0], Tensor) else func(*args, **words)
             return made.to(device)
@@ -137,7 +148,7 @@ class _Python(TorchFunctionMode):
 def far_device() -> Iterator[torch.device]:
     """Make the device usable, and yield it."""
     with _Creation(), _Python():
-        yield FAR
+        yield torch.device(FAR)
 
 
 def near(value: Any) -> Any:

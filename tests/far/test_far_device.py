@@ -18,7 +18,8 @@ GROUPS = {"search": 15, "translation": 16, "captions": 7, "classification": 6, "
 @pytest.mark.parametrize("group", GROUPS)
 def test_what_runs_on_another_device_mixes_no_devices_and_finds_the_same(group: str) -> None:
     # A process of its own: the stand-in changes torch.
-    command = [sys.executable, "-m", "tests.far.cases", f"{group}, "]
+    program = "from tests.far import device; device.install(); from tests.far import cases; cases.main()"
+    command = [sys.executable, "-c", program, f"{group}, "]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "REGARD_DEVICE": "cpu", "REGARD_QUIET": "1"}
     done = subprocess.run(command, check=False, cwd=ROOT, env=environment, capture_output=True, text=True)
     assert not done.returncode, done.stderr
@@ -29,8 +30,9 @@ def test_what_runs_on_another_device_mixes_no_devices_and_finds_the_same(group: 
 
 def test_the_stand_in_refuses_to_mix_devices() -> None:
     code = """
-from tests.far.device import far_device, near
+from tests.far.device import far_device, install, near
 import torch
+install()
 with far_device() as device:
     far = torch.ones(2, 3).to(device)
     assert (far.device.type, far.is_cpu, type((far + 1).to("cpu"))) == ("far", False, torch.Tensor)
