@@ -48,6 +48,9 @@ def recurrent_translation() -> list[list[str]]:
     location, additive = (float(value("study_findings", row, "measured gain")) for row in attends)
     areas = ("li2018_small", "areas are better than single positions, LSTM 256, 4 heads", "tokens")
     interval, shown = unshown(*areas)
+    models = [("Multi30k en-de, characters", f"LSTM 128, 1 head, {kind}") for kind in ("single positions", FEATURES)]
+    fewer, larger = (int(str(value("study_li2018_small", row, "parameters")).replace(",", "")) for row in models)
+    more = larger / fewer - 1
     small = [("li2018_small", f"{keys} are better than single positions, LSTM 128, 1 head", "characters") for keys in (LEARNED, "areas")]
     (held, _), gains = (evidence(*row, SHOWN) for row in small), [float(value("study_findings", row, "measured gain")) for row in small]
     return [
@@ -66,7 +69,7 @@ def recurrent_translation() -> list[list[str]]:
         ],
         [
             "translation, LSTM of 128 cells with one head, characters",
-            f"{LEARNED}, which also learn keys, with a tenth more parameters",
+            f"{LEARNED}, which also learn keys, with {more:.0%} more parameters",
             f"{gains[0]:+.2f} BLEU by area features over a dot score without a scale (see above), {gains[1]:+.2f} by mean areas",
             f"[{held}](studies.md#do-small-models-gain-most)",
         ],
@@ -114,7 +117,7 @@ def transformer_translation() -> list[list[str]]:
         ("Multi30k en-de, characters", f"Transformer {size}, {what}") for size, what in (("Small", FEATURES), ("Tiny", "single positions"))
     ]
     lead("study_li2018_small", widths[0], widths[1:], "BLEU")
-    best = number("study_li2018_small", widths[0], "BLEU")
+    best, few = number("study_li2018_small", widths[0], "BLEU"), seeds("study_li2018_small_rate", "single positions")
     standard = [(widths[0][0], f"Transformer {size}, single positions") for size in ("Tiny", "Small")]
     lead("study_li2018_small", standard[0], standard[1:], "BLEU")
     slower, narrow = number("study_li2018_small_rate", "single positions", "BLEU"), number("study_li2018_small", standard[0], "BLEU")
@@ -134,7 +137,7 @@ def transformer_translation() -> list[list[str]]:
             "256 wide, area features (Eq. 9), at a learning rate at which standard attention has less BLEU than 128 wide; "
             "128 wide, standard attention: area features are not shown to gain BLEU",
             f"{gained:+.2f} BLEU by area features 256 wide; {ahead:+.2f} 128 wide, 95 % interval {interval}; 256 wide, standard attention "
-            f"has {slower:.1f} BLEU at a lower rate (two seeds), area features {best:.1f} at this one",
+            f"has {slower:.1f} BLEU at a lower rate ({few}), area features {best:.1f} at this one",
             f"[{held}; {shown}](studies.md#do-small-models-gain-most)",
         ],
         [
