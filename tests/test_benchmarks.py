@@ -324,13 +324,13 @@ def test_the_page_says_from_which_size_a_batch_is_divided() -> None:
     page = (ROOT / "docs" / "performance.md").read_text(encoding="utf-8")
     page = " ".join(page.split())
     assert f"no more than leave each {MIN_TOKENS} padded tokens. Batches of fewer than {2 * MIN_TOKENS:,} are not divided" in page
-    assert "Two threads are up to 1.5 times as fast alone, but a third as fast beside another program (the last rows below)." in page
+    assert "Two threads are 1.4 times as fast alone, but a third as fast beside another program (medians, the last rows below)." in page
     measured = json.loads((ROOT / "docs" / "results" / "busy.json").read_text(encoding="utf-8"))["measured"]["trec"]
     idle, beside = (
         [two / one for two, one in zip(measured[company]["threads"], measured[company]["workers"], strict=True)]
         for company in ("nothing", "1")
     )
-    assert (round(max(idle), 1), round(1 / sorted(beside)[1])) == (1.5, 3)
+    assert (round(sorted(idle)[1], 1), round(1 / sorted(beside)[1])) == (1.4, 3)
     divided = [automatic_micro_batches(tokens, width=512, sequential=False, workers=8) for tokens in (2 * MIN_TOKENS - 1, 2 * MIN_TOKENS)]
     assert divided == [1, 2]
 
