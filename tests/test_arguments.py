@@ -73,7 +73,7 @@ REFUSED |= {
     "counts as a list": (lambda: run_score("mean", UNCOUNTED), "run_score: counts must be an array of numbers (N, 2), found [[1], [0]]"),
     "a tensor of references": (
         lambda: metrics.caption_scores(torch.ones(1, 2), ["a"]),  # type: ignore[arg-type]
-        "caption_scores: references of image 1, caption 1 must be a list of tokens, or one text, found 1.0",
+        "caption_scores: references of image 1, caption 1 must be a list of tokens, or one text, found tensor(1.)",
     ),
     "the height of a page": (lambda: viewer.Page("<p>", height=-1), "Page: height must be at least 1, found -1"),
     "half a pixel": (lambda: viewer.Page("<p>", height=2.5), "Page: height must be a whole number, found 2.5"),  # type: ignore[arg-type]

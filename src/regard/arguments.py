@@ -1,4 +1,4 @@
-"""A decorator that checks arguments by the types in the signature, and names a wrong one."""
+"""Arguments checked by the types in the signature; a wrong one is named."""
 
 from __future__ import annotations
 
@@ -56,17 +56,11 @@ def takes_arguments(function: Callable[P, R]) -> Callable[P, R]:
             ...
         regard.errors.DataError: longest: lines must be a list of texts, item 2 is 2
     """
-    signature = inspect.signature(function)
     name = function.__qualname__.removesuffix(".__init__")
-    kinds = {each.name: str(each.annotation) for each in signature.parameters.values()}
-    labelled = [each for each, kind in kinds.items() if kind == "Labels"]
 
-    @functools.wraps(function)
-    def call(*args: P.args, **kwargs: P.kwargs) -> R:
-        given = signature.bind(*args, **kwargs)
-        for each, value in given.arguments.items():
-            given.arguments[each] = _taken(f"{name}: {each}", kinds[each], value)
-        if len({isinstance(label, str) for each in labelled for label in given.arguments[each] if label != ""}) > 1:
+    def run(given: inspect.BoundArguments) -> R:
+        labelled = (given.arguments.get(each.name, ()) for each in given.signature.parameters.values() if str(each.annotation) == "Labels")
+        if len({isinstance(label, str) for labels in labelled for label in labels if label != ""}) > 1:
             raise DataError(f"{name}: labels must be all text or all whole numbers, found both")
         try:
             return function(*given.args, **given.kwargs)
@@ -76,13 +70,48 @@ def takes_arguments(function: Callable[P, R]) -> Callable[P, R]:
             what = ", ".join(f"{each} {shown(value)}" for each, value in given.arguments.items())
             raise DataError(f"{name}: cannot be computed of {what}: {str(error) or type(error).__name__}") from error
 
+    return by_signature(function, lambda each, kind, value: _taken(f"{name}: {each}", kind, value), run)
+
+
+def by_signature(
+    function: Callable[P, R], take: Callable[[str, str, Any], Any], run: Callable[[inspect.BoundArguments], R] | None = None
+) -> Callable[P, R]:
+    """Return a function whose arguments are checked, or made others, by their types in the signature; see also `takes_flags`.
+
+    None for an argument of a type with `| None` is kept, and so is one without a type.
+
+    Args:
+        function: what is called with the arguments.
+        take: is given a parameter's name, its type as written, without `| None`, and the argument; returns the argument, or raises.
+        run: calls the function with what was taken; default, as it is.
+
+    Example:
+        >>> def double(number: int | None = None) -> int | None:
+        ...     return number and 2 * number
+        >>> checked = by_signature(double, lambda name, kind, value: int(value) if kind == "int" else value)
+        >>> checked("4"), checked()
+        (8, None)
+    """
+    signature = inspect.signature(function)
+    kinds = {name: str(each.annotation) for name, each in signature.parameters.items() if each.annotation is not each.empty}
+
+    @functools.wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            given = signature.bind(*args, **kwargs)
+        except TypeError:
+            return function(*args, **kwargs)  # Python reports missing and unknown arguments
+        for name, value in given.arguments.items():
+            kind = kinds.get(name, "")
+            if kind and not (value is None and kind.endswith(" | None")):
+                given.arguments[name] = take(name, kind.removesuffix(" | None"), value)
+        return run(given) if run else function(*given.args, **given.kwargs)
+
     return takes_flags(call)
 
 
 def _taken(argument: str, kind: str, value: Any) -> Any:
-    if value is None and kind.endswith(" | None"):
-        return None
-    match kind.removesuffix(" | None"):
+    match kind:
         case "Sequence[str]" | "Iterable[str]":
             return list_of(argument, value, "texts", str)
         case "Labels":
@@ -100,7 +129,7 @@ def _taken(argument: str, kind: str, value: Any) -> Any:
         case "float" if not isinstance(value, Real) or isinstance(value, bool):
             raise DataError(f"{argument} must be a number, found {shown(value)}")
         case _:
-            return int(value) if isinstance(value, Integral) and kind.startswith("int") else value
+            return int(value) if isinstance(value, Integral) and kind == "int" else value
 
 
 def list_of(argument: str, value: Any, wanted: str, *kinds: type) -> Sequence[Any]:
@@ -123,11 +152,24 @@ def list_of(argument: str, value: Any, wanted: str, *kinds: type) -> Sequence[An
             ...
         regard.errors.DataError: bleu_by_length: edges must be a list of whole numbers, item 2 is 20.5
     """
-    found = value.tolist() if hasattr(value, "tolist") and not isinstance(value, memoryview) else value
-    if isinstance(found, str | bytes | bytearray | memoryview | Mapping | set | frozenset) or not isinstance(found, Iterable):
-        raise DataError(f"{argument} must be a list of {wanted}, found {shown(found)}")
+    if (found := items_of(value)) is None:
+        raise DataError(f"{argument} must be a list of {wanted}, found {shown(value)}")
     items = found if isinstance(found, list | tuple) else list(found)
     for number, item in enumerate(items, 1):
         if not isinstance(item, kinds) or (isinstance(item, bool) and bool not in kinds):
             raise DataError(f"{argument} must be a list of {wanted}, item {number} is {shown(item)}")
     return items
+
+
+def items_of(value: Any) -> Iterable[Any] | None:
+    """Return an argument that may stand for a list, an array or tensor as the numbers or texts in it; None if it is no list.
+
+    A text, bytes, a set or a dictionary is none, nor is an array without dimensions.
+
+    Example:
+        >>> items_of(range(2)), items_of("two"), items_of({"two": 2})
+        (range(0, 2), None, None)
+    """
+    found = value.tolist() if hasattr(value, "tolist") and not isinstance(value, memoryview) else value
+    none = isinstance(found, str | bytes | bytearray | memoryview | Mapping | set | frozenset) or not isinstance(found, Iterable)
+    return None if none else found

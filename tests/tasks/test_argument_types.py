@@ -20,6 +20,7 @@ from tests.tasks.tiny_sentences import untrained
 
 LINES = ["ein Hund", "bellt der Hund ?"]
 IN_LINES = ("translate", "translate_tagged", "classify", "score", "generate")
+PICTURE = torch.zeros(1, 3, 32, 32)
 TAKING = (*IN_LINES, "label", "entail", "caption")
 
 
@@ -172,6 +173,28 @@ ONE: dict[str, tuple[Callable[[Tools], Any], str]] = {
     "an image": (lambda of: of.captioner.record(None), "record: image: expected an image file, found None"),  # type: ignore[arg-type]
     "methods": (lambda of: of.captioner.record(of.image, methods="weights"), "record: methods: expected a list of texts, found one text"),
     "no pictures": (lambda of: of.captioner.describe(None), "describe: pictures: expected IndexedImages or Tensor, found None"),  # type: ignore[arg-type]
+    "no picture": (lambda of: of.captioner.align(None, [4]), "align: picture: expected Tensor, found None"),  # type: ignore[arg-type]
+    "whole pictures": (
+        lambda of: of.captioner.align(PICTURE.long(), [4]),
+        "align: picture must hold floating-point numbers, found torch.int64",
+    ),
+    "two pictures": (
+        lambda of: of.captioner.align(PICTURE.repeat(2, 1, 1, 1), [4]),
+        "align: picture has shape \\(2, 3, 32, 32\\), expected one",
+    ),
+    "tokens as text": (lambda of: of.captioner.align(PICTURE, "a dog"), "align: ids: expected a list of whole numbers, found one text"),  # type: ignore[arg-type]
+    "a token as text": (
+        lambda of: of.captioner.align(PICTURE, [4, "5"]),  # type: ignore[list-item]
+        "align: ids\\[1\\]: expected a whole number of 1 or more, found '5'",
+    ),
+    "an unknown token": (
+        lambda of: of.captioner.align(PICTURE, [4, 10**6]),
+        "align: ids: found 1000000, the vocabulary has [0-9]+ entries",
+    ),
+    "other pixels": (
+        lambda of: of.captioner.align(PICTURE, [4], pixels=np.zeros((8, 8))),
+        "pixels: expected an array uint8 \\(H, W, 3\\), found float64 \\(8, 8\\)",
+    ),
     "a list of pictures": (lambda of: of.captioner.describe([1]), r"describe: pictures: expected a tensor \(n, ...\), found list"),  # type: ignore[arg-type]
     "whole numbers as pictures": (
         lambda of: of.captioner.describe(torch.ones(1, 3, 32, 32, dtype=torch.long)),

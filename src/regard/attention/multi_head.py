@@ -262,7 +262,12 @@ class MultiHeadAttention(nn.Module):
         return index_sources(*self.project_items(states), key_mask)
 
     def project_items(self, states: Tensor) -> tuple[Tensor, Tensor]:
-        """Project states (B, S, E) to the keys and values of `items`, both (B, S, H, D)."""
+        """Project states (B, S, E) to the keys and values of `items`, both (B, S, H, D).
+
+        Example:
+            >>> [part.shape for part in MultiHeadAttention(8, 2).project_items(torch.ones(1, 3, 8))]
+            [torch.Size([1, 3, 2, 4]), torch.Size([1, 3, 2, 4])]
+        """
         key, value = ops.joint_linear(states, (self.key, self.value))
         return key.unflatten(-1, (self.num_heads, self.head_dim)), value.unflatten(-1, (self.num_heads, self.head_dim))
 

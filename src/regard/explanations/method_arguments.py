@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import functools
-import inspect
 from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar
 
 from torch import Tensor
 
+from regard.arguments import by_signature
 from regard.errors import DataError, ShapeError
 from regard.explanations.batch_checks import type_name
 from regard.explanations.batches import ModelBatch
-from regard.flags import takes_flags
 from regard.ops.number_checks import check_count
 
 P = ParamSpec("P")
@@ -39,29 +37,15 @@ def takes_batch(method: Callable[P, R]) -> Callable[P, R]:
             ...
         regard.errors.DataError: count: batch must be a batch of examples, such as a TranslationBatch, found None
     """
-    signature = inspect.signature(method)
-    kinds = {name: str(each.annotation) for name, each in signature.parameters.items()}
-
-    @functools.wraps(method)
-    def call(*args: P.args, **kwargs: P.kwargs) -> R:
-        try:
-            given = signature.bind(*args, **kwargs).arguments
-        except TypeError:
-            return method(*args, **kwargs)  # Python reports missing and unknown arguments
-        for name, value in given.items():
-            _check(method.__name__, name, kinds[name], value)
-        return method(*args, **kwargs)
-
-    return takes_flags(call)
+    return by_signature(method, lambda name, kind, value: _checked(method.__name__, name, kind, value))
 
 
-def _check(method: str, name: str, kind: str, value: Any) -> None:
+def _checked(method: str, name: str, kind: str, value: Any) -> Any:
     match kind:
         case "int":
             check_count(method, name, value, 0 if name in FROM_ZERO else 1)
         case "ModelBatch" if not isinstance(value, ModelBatch):
             raise DataError(f"{method}: {name} must be a batch of examples, such as a TranslationBatch, found {type_name(value)}")
-        case "Tensor" | "Tensor | None" if not isinstance(value, Tensor) and not (value is None and kind.endswith("None")):
+        case "Tensor" if not isinstance(value, Tensor):
             raise ShapeError(f"{method}: {name} must be a tensor, found {type_name(value)}")
-        case _:
-            return
+    return value

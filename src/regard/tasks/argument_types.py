@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import functools
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from numbers import Number
 from os import PathLike
 from pathlib import Path
 from types import GenericAlias, UnionType
 from typing import Any, ParamSpec, TypeVar, get_args
 
+from regard.arguments import by_signature, items_of
 from regard.decoding.options import whole_number
 from regard.errors import ConfigError, counted, shown
-from regard.flags import takes_flags
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -26,6 +25,7 @@ _WORDS = {
     "ImageSource": ("an image file", ""),
     "Pair": ("a pair of texts", '("...", "...")'),
     "Sequence[str]": ("a list of texts", '["..."]'),
+    "Sequence[int]": ("a list of whole numbers", "[4, 7]"),
     "Sequence[Sequence[str]]": ("a list of lists of texts", '[["..."]]'),
     "Sequence[Pair]": ("a list of pairs of texts", '[("...", "...")]'),
     "Sequence[ImageSource]": ("a list of image files", '["..."]'),
@@ -53,23 +53,8 @@ def takes_inputs(function: Callable[P, R]) -> Callable[P, R]:
             ...
         regard.errors.ConfigError: longest: lines: expected a list of texts, found one text; write ["..."]
     """
-    signature = inspect.signature(function)
-    kinds = {each.name: str(each.annotation) for each in signature.parameters.values() if each.annotation is not each.empty}
     names: Mapping[str, Any] = getattr(inspect.unwrap(function), "__globals__", {})
-
-    @functools.wraps(function)
-    def call(*args: P.args, **kwargs: P.kwargs) -> R:
-        try:
-            given = signature.bind(*args, **kwargs)
-        except TypeError:
-            return function(*args, **kwargs)  # Python reports missing and unknown arguments
-        for name, value in given.arguments.items():
-            kind = kinds.get(name, "").removesuffix(" | None")
-            if kind and not (value is None and kind != kinds[name]):
-                given.arguments[name] = _taken(f"{function.__name__}: {name}", kind, value, names)
-        return function(*given.args, **given.kwargs)
-
-    return takes_flags(call)
+    return by_signature(function, lambda name, kind, value: _taken(f"{function.__name__}: {name}", kind, value, names))
 
 
 def _taken(name: str, kind: str, value: Any, names: Mapping[str, Any]) -> Any:
@@ -95,8 +80,7 @@ def _items(name: str, kind: str, each: str, value: Any, names: Mapping[str, Any]
     (expected, code), types = _WORDS[kind], _types(each, names)
     if isinstance(value, (str, *types)):
         raise ConfigError(f"{name}: expected {expected}, found one {'text' if isinstance(value, str) else 'item'}; write {code}")
-    items = value.tolist() if hasattr(value, "tolist") else value
-    if isinstance(items, bytes | Mapping | set | frozenset) or not isinstance(items, Iterable):
+    if (items := items_of(value)) is None:
         raise ConfigError(f"{name}: expected {expected}, found {_found(value)}")
     lines = map(_without_end, items) if hasattr(items, "readline") else items
     return (

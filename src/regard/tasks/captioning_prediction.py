@@ -22,7 +22,7 @@ from regard.data.image_features import FeatureFile
 from regard.data.images import ImageSource
 from regard.data.vocabulary import EOS
 from regard.decoding import Hypothesis, SamplingOptions
-from regard.errors import ConfigError, DataError
+from regard.errors import ConfigError, DataError, ShapeError
 from regard.explanations import CaptionBatch
 from regard.models import LayerAttention
 from regard.models.captioning import ShowAttendTell
@@ -297,6 +297,7 @@ class Captioner(Predictor[CaptionRun]):
         )
         return add_methods(record, batch, methods, query="caption", keys=["image"], kind="image")
 
+    @takes_inputs
     def align(self, picture: Tensor, ids: Sequence[int], *, pixels: np.ndarray | None = None) -> AttentionRecord:
         """Return the attention over the image for a given caption.
 
@@ -304,7 +305,17 @@ class Captioner(Predictor[CaptionRun]):
             picture: (1, 3, H, W) as preprocessed, or features (1, L, D).
             ids: tokens of the caption, without EOS.
             pixels: (H, W, 3) uint8, the image to draw over; None draws over empty cells.
+
+        Raises:
+            ConfigError: an argument of another type.
+            DataError: a token is not in the vocabulary, or `pixels` are no such image.
+            ShapeError: `picture` is no floating tensor of one image as the run reads them.
         """
+        check_floating("align", picture=picture)
+        if len(picture) != 1:
+            raise ShapeError(f"align: picture has shape {tuple(picture.shape)}, expected one image (1, ...)")
+        if ids and max(ids) >= len(self.run.vocabulary):
+            raise DataError(f"align: ids: found {max(ids)}, the vocabulary has {len(self.run.vocabulary):,} entries")
         cells = Grid(*self.run.model.grid) if pixels is None else drawn_over(self.run.model.grid, pixels)
         return self._record(cells, picture, list(ids), len(ids) + 1, None)
 

@@ -17,6 +17,7 @@ from regard import ops
 from regard.data.batching import collate
 from regard.data.vocabulary import EOS, Vocabulary
 from regard.decoding import Hypothesis
+from regard.errors import DataError
 from regard.models import LayerAttention
 from regard.tasks.explained_records import token_alternatives
 from regard.tasks.run_folder import device_of
@@ -160,10 +161,16 @@ def _picture_maps(found: AttentionMap, end: int, cells: int) -> list[AttentionMa
 def drawn_over(grid: tuple[int, int], pixels: np.ndarray) -> Grid:
     """Return the cells of a grid over an image, uint8 (H, W, 3).
 
+    Raises:
+        DataError: `pixels` have another type or shape.
+
     Example:
         >>> drawn_over((2, 3), np.zeros((8, 8, 3), np.uint8)).size
         (8, 8)
     """
+    if not isinstance(pixels, np.ndarray) or pixels.dtype != np.uint8 or pixels.ndim != 3 or pixels.shape[-1] != 3 or not pixels.size:
+        found = f"{pixels.dtype} {pixels.shape}" if isinstance(pixels, np.ndarray) else type(pixels).__name__
+        raise DataError(f"pixels: expected an array uint8 (H, W, 3), found {found}")
     buffer = io.BytesIO()
     Image.fromarray(pixels).save(buffer, "PNG")
     address = "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode()

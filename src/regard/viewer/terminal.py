@@ -58,9 +58,11 @@ def render_alignment(
         ██ from 0.67
     """
     if not isinstance(record, AttentionRecord):  # `record` of a model without attention gives None
-        raise DataError(f"record: expected an AttentionRecord, found {type(record).__name__}; a model without attention has none")
+        raise DataError(
+            f"render_alignment: record: expected an AttentionRecord, found {type(record).__name__}; without attention there is none"
+        )
     if width < 20 or height < 1:
-        raise DataError(f"width {width}, height {height}: expected at least 20 columns and 1 row")
+        raise DataError(f"render_alignment: width {width}, height {height}: expected at least 20 columns and 1 row")
     lines = [fit_width(plain_text(record.title), width), ""] if record.title.strip() else []
     for number, matrix in enumerate(record.matrices(map, head)):
         lines += [""] if number else []
