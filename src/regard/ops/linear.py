@@ -98,15 +98,15 @@ def _use_onednn(x: Tensor) -> bool:
     return x.dtype == torch.float32 and x.device.type == "cpu" and x.numel() > 0 and matmul_path()[0] == "onednn" and is_plain()
 
 
-def matmul(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    # x (N, I) @ weight (O, I)^T + bias (O,), both any strides.
+def matmul(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, out: Tensor | None = None) -> Tensor:
+    # x (N, I) @ weight (O, I)^T + bias (O,), both any strides. `out` (N, O), without a bias, may be what is returned.
     if _use_onednn(x):
         if weight.stride(1) == 1 and weight.stride(0) != weight.shape[1]:
             weight = weight.contiguous()  # a slice of columns: oneDNN has no fast product for it; a copy costs 1 %
         elif weight.stride(0) == 1 and weight.shape[1] > 1 and weight.stride(1) != weight.shape[0]:
             weight = weight.t().contiguous().t()  # such a slice, transposed: 0.1 %
         return _onednn(x, weight, bias)
-    return F.linear(x, weight, bias)
+    return F.linear(x, weight, bias) if out is None else torch.mm(x, weight.t(), out=out)
 
 
 def _onednn(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:

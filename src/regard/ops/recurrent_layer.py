@@ -158,8 +158,9 @@ class _Layer(torch.autograd.Function):
         walk.take(half_hidden=inputs[1:] if half else None)
         walk.take_positions(1, projected=projected, output=output)
         walk.take_positions(0, kept=kept)
+        recurrent = None  # one memory for all steps: to find a free one takes glibc long in a training that frees many
         for step in range(steps):
-            recurrent = matmul(inputs[step], weight)
+            recurrent = matmul(inputs[step], weight, out=recurrent)
             walk.call.recurrent = recurrent.data_ptr()
             invoke("regard_gates_forward", walk.at(step), "recurrent layer")
         if differentiable:
@@ -189,7 +190,7 @@ class _Layer(torch.autograd.Function):
         for step in reversed(range(steps)):
             walk.call.recurrent = None if through is None else through.data_ptr()
             invoke("regard_gates_backward", walk.at(step), "recurrent layer")
-            through = matmul(grad_recurrent[step], turned)
+            through = matmul(grad_recurrent[step], turned, out=through)
         assert through is not None
         flat = grad_recurrent.flatten(0, 1)
         return (
