@@ -6,6 +6,8 @@ from collections import Counter
 
 import pytest
 import torch
+import torch.nn.functional as F
+from torch import nn
 
 import regard
 from regard.mask_check import assert_no_leaks
@@ -85,6 +87,40 @@ def test_a_leak_that_is_scaled_down_is_found_inside(name: str, scale: float) -> 
             assert (found.reaches > 0) == (scale < 1e-4)
             assert not found.reaches or found.change > 0.01 > found.reaches
             assert not found.reaches or "scaled down behind it, of the output" in str(found)
+
+
+class Gated(nn.Module):
+    """Attention and a gate of its result in one module."""
+
+    def __init__(self, gate: float, causal: bool, precision: torch.dtype | None) -> None:
+        super().__init__()
+        self.embedding, self.qkv, self.gate = nn.Embedding(23, 12), nn.Linear(12, 36), nn.Parameter(gate * torch.ones(12))
+        self.causal, self.precision = causal, precision
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        x = self.embedding(tokens)
+        parts = self.qkv(x).to(self.precision or x.dtype).chunk(3, -1)
+        return x + self.gate * F.scaled_dot_product_attention(*parts, is_causal=self.causal).to(x.dtype)
+
+
+@pytest.mark.parametrize("gate", [1e-4, 1e-5, 1e-6, 1e-8])
+def test_a_leak_that_is_scaled_down_where_it_begins_is_found(gate: float) -> None:
+    for seed in range(3):
+        torch.manual_seed(seed)
+        found = regard.check(Gated(gate, False, None), tokens(), causal=True)["future tokens"]
+        assert (found.verdict, found.module) == ("leak", ""), found
+        assert "there is no causal mask here" in found.cause or "as by LayerScale" in found.cause
+        right = regard.check(Gated(gate, True, None), tokens(), causal=True)
+        assert right.ok
+        assert "cannot be told" not in str(right)
+
+
+def test_a_change_below_the_precision_of_the_model_itself_is_told() -> None:
+    torch.manual_seed(0)
+    report = regard.check(Gated(1e-7, False, torch.float32), tokens(), causal=True)
+    assert report.ok
+    assert "cannot be told: future tokens (an output changes by " in str(report)
+    assert "cannot be told" not in str(regard.check(Gated(1e-7, True, torch.float32), tokens(), causal=True))
 
 
 def test_a_leak_that_reaches_no_output_is_told() -> None:

@@ -295,3 +295,13 @@ def test_macro_f1_without_an_item_is_that_of_all_others() -> None:
     assert run.influence is not None
     others = [macro_f1(*([side[:j] + side[j + 1 :] for side in (predicted, labels)])).value for j in range(len(labels))]
     assert run.influence == pytest.approx((len(labels) - 1) * (np.mean(others) - np.array(others)))
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.int8, np.bool_])
+def test_counts_of_any_type_are_added_up_as_float64(dtype: type) -> None:
+    counts = np.stack([np.random.default_rng(0).random(5000) < 0.7, np.ones(5000)], 1).astype(float)
+    exact, found = (run_score("mean", counts.astype(kind)) for kind in (np.float64, dtype))
+    assert found.score == exact.score
+    assert np.array_equal(found.influence, exact.influence)
+    halves = [RunScore(one.score, one.influence.astype(np.float16)) for one in (exact, found)]
+    assert compare_seeds(halves, [exact, exact]).p_value > 0

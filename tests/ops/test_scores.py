@@ -126,3 +126,15 @@ def test_gradients_of_softmax_additive_and_gaussian_equal_finite_differences(gen
 def test_a_window_covers_the_radius_on_both_sides():
     mask = ops.window_mask(torch.tensor([0.0, 3.4, 9.0]), 7, 2)
     assert [row.nonzero().flatten().tolist() for row in mask] == [[0, 1, 2], [2, 3, 4, 5], []]
+
+
+@pytest.mark.parametrize(("dtype", "center"), [(torch.bfloat16, 300), (torch.bfloat16, 1000), (torch.float16, 5000), (torch.int64, 300)])
+def test_windows_of_half_precision_are_those_of_whole_positions(dtype: torch.dtype, center: int) -> None:
+    size = center + 200
+    given, exact = torch.tensor([center], dtype=dtype), torch.tensor([float(center)])
+    assert torch.equal(ops.window_mask(given, size, 3), ops.window_mask(exact, size, 3))
+    assert ops.window_mask(given, size, 3).nonzero()[:, 1].tolist() == list(range(center - 3, center + 4))
+    weights = ops.gaussian_window(given, size, 2)
+    assert weights.dtype == (dtype if dtype.is_floating_point else torch.float32)
+    assert torch.equal(weights, ops.gaussian_window(exact, size, 2).to(weights.dtype))
+    assert (weights == 1).nonzero()[:, 1].tolist() == [center]

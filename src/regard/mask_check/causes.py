@@ -241,7 +241,10 @@ NUMBER = (
 MIXED = f"positions are mixed in a way that no mask explains: perhaps {RESHAPED}"
 LITTLE = 0.05
 """Largest leak, relative to the standard deviation, that a too weak mask value explains."""
-SOFT = f"masked positions remain slightly visible: scores are filled with too weak a value, such as -10 instead of -inf, or {RESHAPED}"
+SOFT = (
+    f"masked positions remain slightly visible: scores are filled with too weak a value, such as -10 instead of -inf, {RESHAPED}, or "
+    "there is no mask and what is attended to is scaled down, as by LayerScale"
+)
 INVERTED = "the causal mask is inverted: positions attend to what they should not, and to nothing else"
 
 

@@ -108,8 +108,10 @@ def _scaled_down(survey: Survey, probe: Probe, result: Result, found: Difference
     """
     limit = survey.exact_limit(result.output)
     moved = probe.first.widths != probe.second.widths or probe.check in ("left padding", "number of later tokens")
-    if moved or found.size <= limit or (origin := locate(survey, probe, result.output, limit=limit)) is None:
+    if moved or found.size <= limit:
         return None
+    if (origin := locate(survey, probe, result.output, limit=limit)) is None:
+        return _too_small_inside(survey, probe, replace(result, limit=limit / spread(survey.outputs[result.output])), found)
     tensor, place = survey.views[Place(origin.event.key, origin.tensor)], Place(origin.event.key, origin.tensor)
     inside = replace(
         result,
@@ -118,6 +120,17 @@ def _scaled_down(survey: Survey, probe: Probe, result: Result, found: Difference
         limit=survey.limit_at(place) / spread(tensor),
     )
     return _leak(inside, survey, origin, origin.found, cause_of(survey, probe, origin), survey.limit_at(place))
+
+
+def _too_small_inside(survey: Survey, probe: Probe, result: Result, found: Difference) -> Result:
+    """Return what a change below a float32 rounding means that no inner tensor explains: a module scales down what it attends to."""
+    if not all(survey.runs.in_double(batch, train=probe.train) for batch in (probe.first, probe.second)):
+        why = "less than a rounding in float32, in which a part of the model computes"
+        return replace(result, cause=f"an output changes by {result.change:.0e} of its deviation, {why}")
+    with survey.in_double():
+        origin = locate(survey, probe, result.output)
+        cause = _unlocated(survey) if origin is None else cause_of(survey, probe, origin)
+        return _leak(result, survey, origin, found, cause)
 
 
 def _run(survey: Survey, probe: Probe, *, first: bool) -> dict[str, Tensor]:

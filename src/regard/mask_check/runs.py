@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.modules.dropout import _DropoutNd
 from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from regard.errors import ConfigError
 from regard.mask_check.adapter import Adapter, Inputs
@@ -211,6 +212,12 @@ class Runs:
             output = function(self.model, self.inputs(inputs))
         return self.stacked({name: tensor.detach().clone() for name, tensor in tensors_of(output) if tensor.is_floating_point()})
 
+    def in_double(self, batch: Batch, *, train: bool = False) -> bool:
+        """Run the model on a batch and return whether all floating tensors that it makes are in double precision."""
+        with _Precisions() as found:
+            self.run(batch, train=train)
+        return found.in_double
+
     def stacked(self, outputs: dict[str, Tensor]) -> dict[str, Tensor]:
         """Return outputs with each of the `lists` stacked into one tensor, positions first."""
         for name in self.lists:
@@ -284,6 +291,19 @@ def _full_precision() -> Iterator[None]:
     finally:
         for place, precision in zip(places, before, strict=True):
             place.fp32_precision = precision
+
+
+class _Precisions(TorchDispatchMode):
+    """Sees the precision of each tensor that is computed."""
+
+    in_double = True
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = func(*args, **(kwargs or {}))
+        for tensor in made if isinstance(made, tuple | list) else (made,):
+            if isinstance(tensor, Tensor) and (tensor.is_floating_point() or tensor.is_complex()):
+                self.in_double &= tensor.dtype in (torch.float64, torch.complex128)
+        return made
 
 
 class _NoDropout(TorchFunctionMode):

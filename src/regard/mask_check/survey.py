@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import torch
@@ -87,6 +88,7 @@ class Survey:
         own = (p.dtype for p in runs.model.parameters() if p.is_floating_point())
         self.computed_in = next(own, torch.get_default_dtype()) if runs.dtype is None else runs.dtype
         self._outputs: dict[bool, dict[str, Tensor]] = {}
+        self._part = 1.0
         self._last: tuple[Batch, bool, dict[str, Tensor]] | None = None
         recorder = Recorder()
         self.outputs = runs.run(self.base, recorder)
@@ -209,6 +211,15 @@ class Survey:
         """Return the relative size of one rounding: of float32 for double precision, otherwise of the tensor's own dtype."""
         return torch.finfo(torch.float32 if tensor.dtype == torch.float64 else tensor.dtype).eps
 
+    @contextmanager
+    def in_double(self) -> Iterator[None]:
+        """Let limits be those of double precision, which hold for runs of which every tensor has it."""
+        self._part = EXACT
+        try:
+            yield
+        finally:
+            self._part = 1.0
+
     def limit(self, name: str) -> float:
         """Return how far an output may differ by rounding."""
         return self._limit(self.outputs[name], self.noise.get(name, 0.0))
@@ -228,7 +239,7 @@ class Survey:
         most = CAP * one if tensor.dtype == torch.float64 else noise
         total = one + (min(noise, most) if noise < float("inf") else 0.0)
         if tensor.dtype not in HALVES or self.computed_in in HALVES:
-            return SAFETY * total
+            return SAFETY * total * self._part
         limit = CAST_SAFETY * total
         return min(limit, MOST_OF_CAST * spread(tensor)) if self.computed_in == torch.float64 else limit
 

@@ -14,7 +14,7 @@ import numpy as np
 from regard.arguments import list_of, takes_arguments
 from regard.errors import DataError, shown
 from regard.metrics.caption_tokens import TOKENIZER, caption_tokens
-from regard.metrics.checks import check_counts, check_lengths
+from regard.metrics.checks import check_lengths, read_counts
 from regard.metrics.score import Score
 
 CaptionTokens = Sequence[str]
@@ -166,7 +166,7 @@ def bleu_of_caption_counts(counts: np.ndarray) -> list[float]:
         >>> [round(value, 6) for value in bleu_of_caption_counts(counts)]
         [1.0, 1.0, 1.0, 1.0]
     """
-    check_counts("bleu_of_caption_counts", counts, axes=1, columns=COUNTS)
+    counts = read_counts("bleu_of_caption_counts", counts, axes=1, columns=COUNTS)
     *grams, length, reference_length = counts.tolist()
     ratio = (length + TINY) / (reference_length + SMALL)
     # exp underflows to 0 for an empty hypothesis, as it does in the official tool.

@@ -67,7 +67,7 @@ def check_correct(operation: str, correct: int, **total: int) -> None:
 
 
 def read_numbers(argument: str, values: Any) -> np.ndarray:
-    """Return numbers as an array that keeps booleans, whole numbers and floats apart.
+    """Return numbers as an array that keeps booleans, whole numbers and floats apart; floats are float64.
 
     Args:
         argument: function and argument, which begin the message.
@@ -89,7 +89,7 @@ def read_numbers(argument: str, values: Any) -> np.ndarray:
     try:
         found = np.asarray(values)
         if found.dtype.kind in "biuf":
-            return found
+            return found.astype(np.float64) if found.dtype.kind == "f" else found
         if all(isinstance(each, Real) for each in found.flat):  # fractions, and whole numbers of more than 64 bits
             return found.astype(np.float64)
     except (TypeError, ValueError, OverflowError):
@@ -136,8 +136,8 @@ def refuse_where(wrong: np.ndarray, values: np.ndarray, message: str) -> None:
         raise DataError(f"{message}, found {values[place].item()} at {list(place)}")
 
 
-def check_counts(operation: str, counts: object, *, axes: int, columns: int | None) -> None:
-    """Check an array of counts by which a score is computed.
+def read_counts(operation: str, counts: object, *, axes: int, columns: int | None) -> np.ndarray:
+    """Return an array of counts by which a score is computed, as float64: others lose counts when they are added up.
 
     Args:
         operation: name that begins the message.
@@ -149,8 +149,9 @@ def check_counts(operation: str, counts: object, *, axes: int, columns: int | No
         DataError: no array of numbers, or one of another shape.
 
     Example:
-        >>> check_counts("run_score", np.ones((3, 2)), axes=2, columns=2)
-        >>> check_counts("run_score", np.ones(2), axes=2, columns=2)
+        >>> read_counts("run_score", np.ones((3, 2), np.float16), axes=2, columns=2).dtype
+        dtype('float64')
+        >>> read_counts("run_score", np.ones(2), axes=2, columns=2)
         Traceback (most recent call last):
         regard.errors.DataError: run_score: counts must be an array of numbers (N, 2), found float64 (2,)
     """
@@ -159,6 +160,6 @@ def check_counts(operation: str, counts: object, *, axes: int, columns: int | No
         found = f"{counts.dtype} {counts.shape}"
         fits = counts.ndim == axes and (counts.shape[-1] == columns or (columns is None and counts.shape[-1] % 2 == 0))
         if fits and counts.dtype.kind in "biuf":
-            return
+            return counts.astype(np.float64)
     size = "2 C" if columns is None else columns
     raise DataError(f"{operation}: counts must be an array of numbers {f'(N, {size})' if axes == 2 else f'({size},)'}, found {found}")

@@ -11,7 +11,7 @@ import numpy as np
 
 from regard.arguments import Labels, takes_arguments
 from regard.errors import DataError, listed, shown
-from regard.metrics.checks import check_correct, check_counts, check_least, check_lengths, read_flags, read_numbers, refuse_where
+from regard.metrics.checks import check_correct, check_least, check_lengths, read_counts, read_flags, read_numbers, refuse_where
 from regard.metrics.score import Score
 
 # 97.5 % quantile of the normal distribution.
@@ -180,7 +180,7 @@ def macro_f1_of_counts(counts: np.ndarray) -> float:
         >>> round(macro_f1_of_counts(macro_f1_counts(["a", "b", "b"], ["a", "b", "a"]).sum(0)), 2)
         66.67
     """
-    check_counts("macro_f1_of_counts", counts, axes=1, columns=None)
+    counts = read_counts("macro_f1_of_counts", counts, axes=1, columns=None)
     hits, both = np.split(counts, 2)
     there = both > 0
     return 100.0 * float(np.mean(2 * hits[there] / both[there])) if there.any() else 0.0

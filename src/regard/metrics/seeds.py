@@ -14,7 +14,7 @@ import numpy as np
 from regard.arguments import takes_arguments
 from regard.errors import DataError, shown
 from regard.metrics.checks import check_lengths
-from regard.metrics.significance import check_metric_counts, score_of_counts
+from regard.metrics.significance import read_metric_counts, score_of_counts
 
 LEVEL = 0.05
 """A difference is more than chance where its p-value is below; intervals hold 1 - `LEVEL`."""
@@ -61,7 +61,7 @@ def run_score(metric: str, counts: np.ndarray) -> RunScore:
         >>> run_score("mean", np.array([[1.0, 1.0], [0.0, 1.0], [0.0, 1.0], [1.0, 1.0]])).score
         0.5
     """
-    check_metric_counts("run_score", metric, counts, axes=2)
+    counts = read_metric_counts("run_score", metric, counts, axes=2)
     if len(counts) < 2:
         raise DataError(f"run_score: counts must be of at least 2 test items, found {len(counts)}")
     total = counts.sum(0)
@@ -251,6 +251,7 @@ def compare_seeds(
 
 
 def _fit(values: np.ndarray) -> np.ndarray:
+    values = values.astype(np.float64)
     return np.abs(values) < LARGEST  # false for NaN
 
 
@@ -274,7 +275,7 @@ def _item_variances(sides: Sequence[Sequence[RunScore]]) -> tuple[float | None, 
     if any(run.influence is None for side in sides for run in side):
         return None, [0.0] * len(sides)
     _check_items([run for side in sides for run in side])
-    effects = [np.array([run.influence for run in side]) for side in sides]
+    effects = [np.array([run.influence for run in side], dtype=np.float64) for side in sides]
     items = effects[0].shape[1]
     degrees = items * (items - 1)
     gap = effects[0].mean(0) - sum(side.mean(0) for side in effects[1:])

@@ -13,7 +13,7 @@ from regard import progress
 from regard.arguments import takes_arguments
 from regard.errors import DataError, shown
 from regard.metrics.caption import COUNTS, bleu_of_caption_counts
-from regard.metrics.checks import check_counts, check_least, check_lengths, refuse_where
+from regard.metrics.checks import check_least, check_lengths, read_counts, refuse_where
 from regard.metrics.classification import macro_f1_of_counts
 from regard.metrics.score import Score
 from regard.metrics.translation import make_bleu, make_chrf
@@ -168,12 +168,12 @@ def score_of_counts(metric: str, counts: np.ndarray) -> float:
         >>> score_of_counts("mean", np.array([3.0, 4.0])), score_of_counts("perplexity", np.array([0.0, 5.0]))
         (0.75, 1.0)
     """
-    check_metric_counts("score_of_counts", metric, counts, axes=1)
+    counts = read_metric_counts("score_of_counts", metric, counts, axes=1)
     return _score_of_counts(metric, counts)
 
 
-def check_metric_counts(operation: str, metric: str, counts: np.ndarray, *, axes: int) -> None:
-    """Check that a metric is one of `score_of_counts`, and that an array holds its counts.
+def read_metric_counts(operation: str, metric: str, counts: np.ndarray, *, axes: int) -> np.ndarray:
+    """Check that a metric is one of `score_of_counts`, and return its counts as float64.
 
     Args:
         operation: name that begins the message.
@@ -185,11 +185,12 @@ def check_metric_counts(operation: str, metric: str, counts: np.ndarray, *, axes
         DataError: an unknown metric, or another array.
 
     Example:
-        >>> check_metric_counts("run_score", "mean", np.ones((3, 2)), axes=2)
+        >>> read_metric_counts("run_score", "mean", np.ones((3, 2)), axes=2).shape
+        (3, 2)
     """
     if metric not in COLUMNS:
         raise DataError(f"{operation}: metric must be one of {', '.join(COLUMNS)}, found {shown(metric)}")
-    check_counts(operation, counts, axes=axes, columns=COLUMNS[metric])
+    return read_counts(operation, counts, axes=axes, columns=COLUMNS[metric])
 
 
 def _score_of_counts(metric: str, counts: np.ndarray) -> float:
@@ -221,7 +222,7 @@ def bootstrap_interval(metric: str, counts: np.ndarray, *, samples: int = 1000, 
         >>> bootstrap_interval("mean", np.array([[2.0, 1.0]] * 3), samples=20)
         (2.0, 2.0)
     """
-    check_metric_counts("bootstrap_interval", metric, counts, axes=2)
+    counts = read_metric_counts("bootstrap_interval", metric, counts, axes=2)
     if not len(counts):
         raise DataError("bootstrap_interval: counts must be of at least one item, found none")
     check_least("bootstrap_interval", "samples", samples, 1)

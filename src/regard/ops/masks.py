@@ -63,6 +63,8 @@ def window_mask(center: Tensor, size: int, radius: int) -> Tensor:
     check_count("window_mask", "radius", radius)
     if center.is_complex():
         raise ShapeError(f"window_mask: center must hold real numbers, found {center.dtype}")
+    if center.is_floating_point():  # half precision skips whole numbers above 256 or 2,048
+        center = center.to(torch.promote_types(center.dtype, torch.float32))
     positions = torch.arange(size, device=center.device)
     return (positions - center.unsqueeze(-1)).abs() <= radius
 

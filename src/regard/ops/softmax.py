@@ -60,7 +60,7 @@ def gaussian_window(center: Tensor, size: int, radius: int) -> Tensor:
         radius: D >= 1, in positions.
 
     Returns:
-        (..., T, S) between 0 and 1.
+        (..., T, S) between 0 and 1, in the centres' dtype; computed in float32 or better.
 
     Raises:
         ConfigError: `size` is no whole number of at least 0, or the radius none of at least 1.
@@ -72,5 +72,6 @@ def gaussian_window(center: Tensor, size: int, radius: int) -> Tensor:
     check_count("gaussian_window", "size", size)
     check_count("gaussian_window", "radius", radius, 1)
     sigma = radius / 2
-    positions = torch.arange(size, device=center.device, dtype=center.dtype)
-    return torch.exp(-((positions - center.unsqueeze(-1)) ** 2) / (2 * sigma * sigma))
+    dtype = torch.promote_types(center.dtype, torch.float32)
+    distances = torch.arange(size, device=center.device, dtype=dtype) - center.to(dtype).unsqueeze(-1)
+    return torch.exp(-(distances**2) / (2 * sigma * sigma)).to(center.dtype if center.is_floating_point() else dtype)
