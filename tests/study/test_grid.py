@@ -654,13 +654,24 @@ def test_nothing_to_report_and_a_damaged_result_are_told(finished: tuple[StudyCo
         build_report(study, tmp_path)
     for change, field in (
         ({"scores": {}}, "scores.BLEU"),
-        ({"scores": {"BLEU": "high"}}, "scores"),
+        ({"scores": {"BLEU": "high"}}, "scores.BLEU"),
         ({"counts": 3, "attention": None}, "attention, counts"),
+        ({"counts": [[1.0], [1.0, 2.0]]}, "counts"),
         ({"cell": None}, "cell"),
+        ({"cell": {"data": "letters", "variant": "none"}}, "cell.seed"),
+        ({"curve": [{"loss": 1.0}]}, "curve.0.step"),
+        ({"by_length": [["1-9", 3]]}, "by_length.0.2"),
+        ({"scored": {"metric": "loss", "updates": [3]}}, "scored.value"),
+        ({"scored": {"metric": "loss", "value": 1.0, "updates": []}}, "scored.updates"),
+        ({"parameters": "many"}, "parameters"),
     ):
         (tmp_path / "results" / "letters-none-1.json").write_text(json.dumps({**json.loads(whole), **change}))
         with pytest.raises(ConfigError, match=rf"letters-none-1\.json: damaged result: {field} missing or wrong; remove it"):
             build_report(study, tmp_path)
+    other = {**json.loads(whole), "cell": {"data": "letters", "variant": "none", "seed": 2}}
+    (tmp_path / "results" / "letters-none-1.json").write_text(json.dumps(other))
+    with pytest.raises(ConfigError, match=r"letters-none-1\.json: damaged result: cell is that of another run; remove it"):
+        build_report(study, tmp_path)
     (tmp_path / "results" / "letters-none-1.json").unlink()
     (tmp_path / "results" / "letters-none-1.json").mkdir()
     with pytest.raises(ConfigError, match=r"letters-none-1\.json: cannot be read \(.*\)$"):  # nothing to remove without a look

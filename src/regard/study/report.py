@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 import re
 import statistics
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import MappingProxyType, NoneType
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from regard import progress
@@ -108,8 +107,6 @@ def run_name(run: Mapping[str, Any]) -> str:
     return StudyCell(**run["cell"]).name
 
 
-NEEDED = {"cell": dict, "curve": list, "command": str, "metric": str, "scores": dict, "attention": dict, "counts": (list, NoneType)}
-"""Fields of a result that a report cannot do without, and their types."""
 USED = re.compile(r"^(pairs:|captions:)\d+/(\d+)$")
 """How many of the test items a run of its own vocabulary reads whole."""
 FIGURES = ("parameters", "updates", "seconds_per_update", "tokens_per_second", "megabytes", "lines_per_second")
@@ -146,7 +143,8 @@ def build_report(study: StudyConfig, folder: Path, *, samples: int = 100_000) ->
         path = result_file(folder, cell)
         if path.exists():
             result = read_result(path, study.compared_by)
-            _check_fields(path, result)
+            if result["cell"] != cell.model_dump():
+                raise ConfigError(f"{path}: damaged result: cell is that of another run; remove it to measure the run again")
             found.setdefault((cell.data, cell.variant), {})[cell.seed] = result
         else:
             told = failure_file(folder, cell)
@@ -226,28 +224,6 @@ def _way(signature: str | None) -> str:
         return "not known"
     parts = (part.partition(":")[0] if part.startswith(("ci95:", "attention:")) else part for part in signature.split("|"))
     return "|".join(USED.sub(r"\1/\2", part) for part in parts)
-
-
-def _check_fields(path: Path, result: dict[str, Any]) -> None:
-    """Raise a `ConfigError` if a result is damaged."""
-    wrong = [name for name, kind in NEEDED.items() if not isinstance(result.get(name), kind)]
-    if not wrong and not all(isinstance(score, int | float) and math.isfinite(score) for score in result["scores"].values()):
-        wrong = ["scores"]
-    if not wrong and not _is_scored(result.get("scored")):
-        wrong = ["scored"]
-    if not wrong and result["main"] not in result["scores"]:
-        wrong = [f"scores.{result['main']}"]
-    if wrong:
-        raise ConfigError(f"{path}: damaged result: {', '.join(wrong)} missing or wrong; remove it to measure the run again")
-
-
-def _is_scored(found: Any) -> bool:
-    # What `regard.study.training_section.scored_weights` reads; absent in older results.
-    if not found:
-        return True
-    updates = found.get("updates") if isinstance(found, dict) else None
-    whole = isinstance(updates, list) and bool(updates) and all(isinstance(update, int) for update in updates)
-    return whole and isinstance(found.get("metric"), str) and isinstance(found.get("value"), int | float | NoneType)
 
 
 class _Against(NamedTuple):

@@ -15,6 +15,7 @@ from regard.data.file_digests import FILES, FileDigest, find_digest, read_digest
 from regard.data.image_tokens import find_images, images_digest
 from regard.errors import ConfigError, counted, listed, os_reason
 from regard.strict_json import parse_json
+from regard.study.result_fields import wrong_fields
 from regard.tasks.captioning_data import caption_images_digest
 from regard.tasks.run_folder import DATA
 
@@ -72,9 +73,11 @@ def read_result(path: Path, metric: str | None = None) -> dict[str, Any]:
         raise ConfigError(f"{path}: damaged result: {error}; {again}") from error
     if not isinstance(found, dict):
         raise ConfigError(f"{path}: damaged result: expected an object; {again}")
-    if metric is not None and found.get("main") != metric:
+    if wrong := wrong_fields(found):
+        raise ConfigError(f"{path}: damaged result: {listed(wrong, most=3)} missing or wrong; {again}")
+    if metric is not None and found["main"] != metric:
         measure = "without --report, the command measures again"
-        raise ConfigError(f"{path}: its main score is {found.get('main')}, the study compares by {metric}; {measure}")
+        raise ConfigError(f"{path}: its main score is {found['main']}, the study compares by {metric}; {measure}")
     return found
 
 
