@@ -207,6 +207,8 @@ def test_a_full_disk_stops_the_run_in_one_line_and_loses_nothing(run: Path) -> N
     with files_no_larger_than(3500), pytest.raises(WriteError, match=r"step-00000010: cannot be saved \(.*too large") as caught:
         tiny.run(run, max_updates=11, keep_checkpoints=3)
     assert "\n" not in str(caught.value)
+    *_, last = map(json.loads, (run / "log.jsonl").read_text().splitlines())
+    assert (last["event"], last["step"], last["what"]) == ("error", 10, str(caught.value))
     assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file() and path.name != "log.jsonl"} == before
 
 

@@ -121,6 +121,16 @@ class RunLog(EventFile):
                 if isinstance(value, int | float):
                     self._board.add_scalar(f"{event}/{key}", value, step)
 
+    @contextmanager
+    def telling(self, step: int) -> Iterator[None]:
+        """Write what was begun and could not be written as an event, if a disk that may be full takes it."""
+        try:
+            yield
+        except WriteError as error:
+            with suppress(WriteError):
+                self.write("error", step, {"what": str(error)})
+            raise
+
     def advance(self, step: int) -> None:
         """Report progress after an update; after a few, the estimated total time."""
         if self._file is None:

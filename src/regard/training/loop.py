@@ -304,7 +304,8 @@ class _Loop:
         self.log.write("save", progress.step, {"folder": checkpoint_path(self.folder, progress.step).name})
         self.log.to_disk()
         self.history.to_disk()
-        save_checkpoint(self.state, self.folder, world=self.world, run_files=self.run_files, on_event=self.job.on_event)
+        with self.log.telling(progress.step):
+            save_checkpoint(self.state, self.folder, world=self.world, run_files=self.run_files, on_event=self.job.on_event)
         self.saved = (progress.step, progress.evaluated_step)
         if self.world.main:
             best = [] if progress.best_step is None else [progress.best_step]
