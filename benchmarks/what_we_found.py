@@ -256,8 +256,8 @@ def rows() -> list[list[str]]:
     """Return the table: finding, figures, and a link to its evidence."""
     return [
         *verdicts(),
+        curves(),  # "its" is that of the row before
         r_drop(),
-        curves(),
         features(),
         hard(),
         areas(),

@@ -82,6 +82,20 @@ def test_the_spread_beside_one_seed_is_that_of_the_next_study(page: str) -> None
     assert [f"{each:.1f}" for each in spreads] == ["0.6", "0.8"]
 
 
+def test_a_sampled_cell_points_less_often_than_the_best_one(page: str) -> None:
+    assert "A sampled cell points at the object less often, and after a soft start fewer of its captions are true." in page
+    table = json.loads((ROOT / "docs" / "results" / "hard_attention.json").read_text(encoding="utf-8"))
+    rows = [dict(zip(table["columns"], row, strict=True)) for row in table["rows"]]
+    ways = {(row["trained"], row["decoded"]): row for row in rows if row["decoded"] != "weights"}
+    trainings = {trained for trained, _ in ways}
+    assert len(trainings) == 5
+    for trained in trainings:
+        best, sampled = ways[trained, "best cell"], ways[trained, "sampled cell"]
+        middle = [[float(row[name].split()[0]) for row in (best, sampled)] for name in ("pointing, %", "true captions, %")]
+        assert middle[0][1] < middle[0][0]
+        assert middle[1][1] < middle[1][0] or "no soft start" in trained
+
+
 def test_what_other_corrections_say_is_counted(page: str) -> None:
     table = json.loads((ROOT / "docs" / "results" / "study_findings.json").read_text(encoding="utf-8"))
     rows = [dict(zip(table["columns"], row, strict=True)) for row in table["rows"]]
