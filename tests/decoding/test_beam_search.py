@@ -306,6 +306,14 @@ def test_half_precision_logits_are_ranked_in_float32() -> None:
         ({"beam_size": torch.tensor(2.5)}, "beam_size: expected a whole number, found tensor"),
         ({"max_length": [3, np.float64(2)]}, "max_length: expected a whole number, found np.float64"),
         ({"length_penalty": 300.0, "max_length": 200}, "length_penalty 300.0: too large for 200 tokens"),
+        ({"bos": "x"}, "bos: expected a whole number, found 'x'"),
+        ({"length_penalty": "a"}, "length_penalty: expected a number, found 'a'"),
+        ({"patience": None}, "patience: expected a number, found None"),
+        ({"banned": 3}, "banned: expected whole numbers, found 3"),
+        ({"prefix": 3}, "prefix: expected whole numbers, found 3"),
+        ({"prefix": ["ab"]}, "prefix: expected whole numbers, found 'ab'"),
+        ({"prefix": [None, [1.5]]}, "prefix: expected a whole number, found 1.5"),
+        ({"source_lengths": {3: 4}}, "source_lengths: expected whole numbers, found {3: 4}"),
         ({"n_best": 6}, r"n_best must be 1 to beam_size \(5\), found 6"),
         ({"max_length": [3, -1]}, "max_length must be at least 0, found -1"),
         ({"length_penalty": -0.5}, "length_penalty must be at least 0, found -0.5"),
@@ -318,6 +326,11 @@ def test_half_precision_logits_are_ranked_in_float32() -> None:
 def test_options_out_of_range_are_refused(change: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         replace(OPTIONS, **change)
+
+
+def test_options_take_arrays_and_tensors() -> None:
+    given = replace(OPTIONS, prefix=torch.tensor([[1, 2], [0, 1]]), banned=np.array([0]), source_lengths=torch.tensor([3, 4]))
+    assert (given.prefix, given.banned, given.source_lengths) == ([[1, 2], [0, 1]], (0,), [3, 4])
 
 
 @pytest.mark.parametrize(

@@ -195,6 +195,8 @@ def test_one_seed_gives_one_result() -> None:
     [
         ({"temperature": 0.0}, "temperature must be greater than 0, found 0.0"),
         ({"temperature": math.nan}, "temperature must be greater than 0"),
+        ({"temperature": "a"}, "temperature: expected a number, found 'a'"),
+        ({"top_p": None}, "top_p: expected a number, found None"),
         ({"top_k": 2.0}, "top_k: expected a whole number, found 2.0"),
         ({"num_samples": True}, "num_samples: expected a whole number, found True"),
         ({"top_k": -1}, "top_k must be at least 0, found -1"),

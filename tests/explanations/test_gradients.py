@@ -9,8 +9,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from regard.config import ClassifierConfig
 from regard.errors import ConfigError, ShapeError
 from regard.explanations import (
+    LabelBatch,
     ModelBatch,
     gradient_times_attention,
     input_gradients,
@@ -18,10 +20,17 @@ from regard.explanations import (
     integrated_gradients,
     value_norms,
 )
+from regard.models import build_classifier
 from tests.explanations.models import CAPTIONERS, NAMES, batch_of
 
 # A choice, a window's edge and a norm of very little make sharp bends, for which an integral needs more points.
 BENT = ("show hard", "luong", "caption transformer", "area features", "crossed")
+
+
+def test_an_empty_batch_has_no_scores() -> None:
+    model, none = build_classifier(ClassifierConfig(), vocab_size=11, classes=3, unknown=1).eval(), torch.zeros(0).long()
+    batch = LabelBatch(model, [torch.zeros(0, 2).long()], [none], none)
+    assert {method(batch).shape[:3] for method in (integrated_gradients, input_times_gradient)} == {(0, 1, 2)}
 
 
 @pytest.mark.parametrize("name", NAMES)

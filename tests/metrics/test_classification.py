@@ -35,6 +35,7 @@ def test_no_label_is_wrong_whatever_is_expected() -> None:
     assert accuracy(["", "a"], ["", "a"]).value == 50
     assert compare_accuracy(["", "a"], ["", ""], ["", "a"]).only_system == 1
     assert compare_accuracy(["", "a"], ["a", "a"], ["", "a"]).difference == 0
+    assert compare_accuracy(["a", "b"], ["a", "a"], ["a", "b"]).interval[1] == 100
 
 
 def test_counts_of_whole_numbers_hold_the_hits_beside_no_label() -> None:

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import regard
+from regard.decoding import SamplingOptions
 from regard.errors import CheckpointError, ConfigError, RegardError
 from regard.tasks import Captioner, Classifier, Entailer, LanguageModel, Translator
 from tests.tasks import tiny_captions
@@ -163,6 +164,18 @@ ONE: dict[str, tuple[Callable[[Tools], Any], str]] = {
     "a number of weights": (
         lambda of: of.translator.align_layers("x", "x", max_weights="x"),  # type: ignore[arg-type]
         "align_layers: max_weights: expected a whole number of 0 or more, found 'x'",
+    ),
+    "a number of samples": (
+        lambda of: of.translator.translate(["x"], n_best=4, sampling=SamplingOptions(num_samples=2)),
+        "n_best: 4 hypotheses, and sampling of 2; give it num_samples=4",
+    ),
+    "many hypotheses": (
+        lambda of: of.translator.translate(["x"], n_best=10**8),
+        "n_best: expected at most 10,000 hypotheses, found 100,000,000",
+    ),
+    "many samples": (
+        lambda of: of.translator.translate(["x"], sampling=SamplingOptions(num_samples=10**8)),
+        "n_best: expected at most 10,000 hypotheses, found 100,000,000",
     ),
     "a translation": (lambda of: of.translator.record("x", None), "record: translation: expected Translation, found None"),  # type: ignore[arg-type]
     "a rank": (

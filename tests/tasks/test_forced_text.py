@@ -45,6 +45,12 @@ def test_every_term_of_a_line_comes_in_whole_words(kind: str, family: str, beam_
     assert asked == 6
 
 
+@pytest.mark.parametrize("term", [3, "ab", ("a", 5), ("a", "b", "c"), ["a", "b"]])
+def test_what_is_no_term_is_named(term: Any) -> None:
+    with pytest.raises(ConfigError, match=r"^terms\[1\]: expected a Term of two texts, found "):
+        Glossary([Term("Hund", "dog"), term])
+
+
 def test_a_line_without_terms_is_translated_as_if_nobody_had_any() -> None:
     subject = translator("bpe")
     alone = subject.translate(TEXTS)

@@ -161,7 +161,7 @@ def test_other_data_is_named(tmp_path: Path) -> None:
         prepare_run(tmp_path / "run", config, {name: digest for name, digest in DIGESTS.items() if name != "target"}, vocabularies)
 
 
-@pytest.mark.parametrize("text", ["", "[3]", "3", "{", "\udcff"])
+@pytest.mark.parametrize("text", ["", "[3]", "3", "{", '{"a": 1}', "\udcff"])
 def test_damaged_notes_on_the_data_are_named(tmp_path: Path, text: str) -> None:
     config = begin(tmp_path / "run")
     (tmp_path / "run" / "data.json").write_bytes(text.encode("utf-8", "surrogateescape"))

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any, Self
 
 import torch
@@ -35,6 +36,29 @@ def whole_number(name: str, value: Any, *, least: int | None = None) -> int:
     if found is None or (least is not None and found < least):
         raise ConfigError(f"{name}: expected a whole number{'' if least is None else f' of {least} or more'}, found {value!r}")
     return found
+
+
+def check_number(name: str, value: object) -> None:
+    """Check that a setting is a number.
+
+    Raises:
+        ConfigError: it is none; the message names it.
+
+    Example:
+        >>> check_number("top_p", "0.9")
+        Traceback (most recent call last):
+            ...
+        regard.errors.ConfigError: top_p: expected a number, found '0.9'
+    """
+    if not isinstance(value, Real) or isinstance(value, bool):
+        raise ConfigError(f"{name}: expected a number, found {value!r}")
+
+
+def _whole_numbers(name: str, values: Any) -> list[int]:
+    values = values.tolist() if hasattr(values, "tolist") else values
+    if isinstance(values, str | bytes | Mapping) or not isinstance(values, Iterable):
+        raise ConfigError(f"{name}: expected whole numbers, found {values!r}")
+    return [whole_number(name, value) for value in values]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,8 +112,16 @@ class DecodingOptions:
     need_attention: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("beam_size", "n_best", "min_length", "no_repeat_ngram_size"):
+        for name in ("bos", "eos", "pad", "beam_size", "n_best", "min_length", "no_repeat_ngram_size"):
             object.__setattr__(self, name, whole_number(name, getattr(self, name)))
+        for name in ("length_penalty", "coverage_penalty", "patience"):
+            check_number(name, getattr(self, name))
+        object.__setattr__(self, "banned", tuple(_whole_numbers("banned", self.banned)))
+        if self.source_lengths is not None:
+            object.__setattr__(self, "source_lengths", _whole_numbers("source_lengths", self.source_lengths))
+        if self.prefix is not None:
+            rows = [self.prefix] if isinstance(self.prefix, str) or not isinstance(self.prefix, Iterable) else self.prefix
+            object.__setattr__(self, "prefix", [row if row is None else _whole_numbers("prefix", row) for row in rows])
         one = not hasattr(self.max_length, "__len__") or getattr(self.max_length, "ndim", 1) == 0
         given: Any = [self.max_length] if one else self.max_length
         lengths = [whole_number("max_length", value) for value in given]

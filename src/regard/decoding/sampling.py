@@ -26,7 +26,7 @@ from regard.decoding.hypotheses import (
     ranking_score,
     reorder_state,
 )
-from regard.decoding.options import BatchedOptions, DecodingOptions, whole_number
+from regard.decoding.options import BatchedOptions, DecodingOptions, check_number, whole_number
 from regard.decoding.penalties import length_penalty
 from regard.decoding.protocol import AnyState, GreedySearch, Hypothesis, Step
 from regard.errors import ConfigError, ShapeError
@@ -133,6 +133,8 @@ class SamplingOptions:
     def __post_init__(self) -> None:
         for name in ("top_k", "num_samples"):
             object.__setattr__(self, name, whole_number(name, getattr(self, name)))
+        for name in ("temperature", "top_p"):
+            check_number(name, getattr(self, name))
         if not 0 < self.temperature < math.inf:
             raise ConfigError(f"temperature must be greater than 0, found {self.temperature} (greedy search is the limit at 0)")
         if self.top_k < 0:

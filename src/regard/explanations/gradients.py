@@ -152,7 +152,7 @@ def integrated_gradients(batch: ModelBatch, *, steps: int = 32, baseline: Tensor
     shares = torch.tensor(weights / 2, dtype=vectors.dtype, device=vectors.device)
     size = len(vectors)
     total = None
-    for some, share in zip(*(part.split(max(1, ROWS // size)) for part in (places, shares)), strict=True):
+    for some, share in zip(*(part.split(max(1, ROWS // max(1, size))) for part in (places, shares)), strict=True):
         repeated = torch.arange(size, device=vectors.device).repeat(len(some))  # point by point
         between = (start + some[:, None, None, None] * (vectors - start)).flatten(0, 1)
         found = input_gradients(batch.select(repeated), between).unflatten(0, (len(some), size))

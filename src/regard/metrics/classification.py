@@ -245,7 +245,7 @@ class AccuracyComparison:
 def compare_accuracy(predicted: Labels, baseline: Labels, expected: Labels) -> AccuracyComparison:
     """Compare two systems' labels with McNemar's exact test.
 
-    The interval of the difference is Wald's for paired proportions.
+    The interval of the difference is Wald's for paired proportions, cut at -100 and 100 points.
 
     Args:
         predicted: N labels of the system; "" for none, which is wrong.
@@ -269,7 +269,8 @@ def compare_accuracy(predicted: Labels, baseline: Labels, expected: Labels) -> A
     p_value = min(1.0, 2 * sum(math.exp(part - apart * math.log(2)) for part in tail))
     share = (gain - loss) / total
     half = _Z * math.sqrt(max(0.0, apart / total - share * share) / total)
-    return AccuracyComparison(100 * share, (100 * (share - half), 100 * (share + half)), gain, loss, p_value)
+    interval = 100 * max(-1.0, share - half), 100 * min(1.0, share + half)
+    return AccuracyComparison(100 * share, interval, gain, loss, p_value)
 
 
 def _right(predicted: Labels, expected: Labels) -> list[bool]:

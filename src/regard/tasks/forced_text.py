@@ -41,7 +41,7 @@ class Glossary:
         terms: each source with one translation.
 
     Raises:
-        ConfigError: a source has two translations.
+        ConfigError: a source has two translations, or a term is no pair of texts.
 
     Example:
         >>> Glossary([Term("red ball", "roter Ball"), Term("ball", "Kugel"), Term("US", "USA")]).find("Us and a Red ball")
@@ -52,13 +52,15 @@ class Glossary:
         # A tree of words in one table: from the number of a beginning of terms, and a word, to that of the longer beginning.
         self._next: dict[tuple[int, str], int] = {}
         self._targets: dict[int, str] = {}
-        for term in terms:
-            node = 0
-            for word in _WORD.findall(term.source):
+        for number, term in enumerate(terms):
+            if not isinstance(term, tuple) or len(term) != 2 or not all(isinstance(side, str) for side in term):
+                raise ConfigError(f"terms[{number}]: expected a Term of two texts, found {shown(term)}")
+            (source, target), node = term, 0
+            for word in _WORD.findall(source):
                 node = self._next.setdefault((node, word), len(self._next) + 1)
-            before = self._targets.setdefault(node, term.target)
-            if before != term.target:
-                raise ConfigError(f"terms: {shown(term.source)} is {shown(before)} and {shown(term.target)}; expected one translation")
+            before = self._targets.setdefault(node, target)
+            if before != target:
+                raise ConfigError(f"terms: {shown(source)} is {shown(before)} and {shown(target)}; expected one translation")
 
     def find(self, line: str) -> list[str]:
         """Return the term translations for a line, each once, in order; the first and longest of overlapping terms wins."""

@@ -12,6 +12,7 @@ from torch import nn
 
 from regard import ops, progress
 from regard.config import DecodingConfig
+from regard.config.base import MAX_BEAM
 from regard.data.vocabulary import BOS, EOS, PAD
 from regard.decoding import DecodingOptions, ForcedPhrases, Hypothesis, SamplingOptions, beam_search, greedy_search, sample
 from regard.decoding.options import whole_number
@@ -157,7 +158,16 @@ class Generation(NamedTuple):
         prefix: Sequence[Sequence[int]] | None = None,
         phrases: ForcedPhrases | None = None,
     ) -> DecodingOptions:
-        """Return decoding options from the settings of a run and additional values; see `regard.decoding.DecodingOptions`."""
+        """Return decoding options from the settings of a run and additional values; see `regard.decoding.DecodingOptions`.
+
+        Raises:
+            ConfigError: more than `MAX_BEAM` hypotheses, or with sampling another number than that of its samples.
+        """
+        samples = 1 if self.sampling is None else self.sampling.num_samples
+        if max(n_best, samples) > MAX_BEAM:
+            raise ConfigError(f"n_best: expected at most {MAX_BEAM:,} hypotheses, found {max(n_best, samples):,}")
+        if self.sampling is not None and n_best not in (1, samples):
+            raise ConfigError(f"n_best: {n_best} hypotheses, and sampling of {samples}; give it num_samples={n_best}")
         return DecodingOptions(
             bos=BOS,
             eos=EOS,

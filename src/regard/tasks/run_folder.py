@@ -445,6 +445,8 @@ def _check_same(folder: Path, config: RunConfig, digests: Mapping[str, str]) -> 
     old = read_config(folder, type(config))
     try:
         known = dict(parse_json((folder / DATA).read_text(encoding="utf-8")))
+        if not all(isinstance(digest, str) for digest in known.values()):
+            raise TypeError("a digest must be text")
     except (OSError, ValueError, TypeError, RecursionError) as error:
         raise CheckpointError(f"{folder / DATA}: missing or damaged") from error
     files = {**known, **digests}
