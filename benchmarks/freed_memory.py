@@ -1,16 +1,15 @@
-"""Training with the memory of a step kept for the next, returned to the system, and managed by TCMalloc.
+"""Training that keeps the memory of a step for the next, beside one that returns it to the system.
 
     python benchmarks/freed_memory.py --data FOLDER
 
-FOLDER holds `multi30k/task1/raw`. The same `regard train`, one worker, takes turns with the settings of the C library that the command
-makes, with `MALLOC_MMAP_THRESHOLD_` and `MALLOC_TRIM_THRESHOLD_` of 1 MiB, at which every larger tensor is returned when it is freed, and
-with TCMalloc preloaded, which must be installed (Debian: libtcmalloc-minimal4). Speed: median of the log's tokens/s after the first
-updates. Page faults: of the whole process, by update. Refuses ways that give different weights.
+FOLDER holds `multi30k/task1/raw`. The same `regard train`, one worker, takes turns with two settings of the C library: what the command
+sets, and with `MALLOC_MMAP_THRESHOLD_` and `MALLOC_TRIM_THRESHOLD_` of 1 MiB, at which every larger tensor is returned when it is freed.
+Speed: median of the log's tokens/s after the first updates. Page faults: of the whole process, by update. Refuses
+ways that give different weights.
 """
 
 from __future__ import annotations
 
-import ctypes.util
 import os
 import statistics
 import subprocess
@@ -22,19 +21,14 @@ from typing import Any, NamedTuple
 
 from harness import RESULTS, ROOT, interleaved, machine, multi30k_files, options, ratio, training_of, write
 
-CHARACTERS = ("vocabulary.kind=character", "vocabulary.size=300", "data.max_length=300", "training.batch_tokens=8192")
-# A configuration, and what is set besides.
-TRAININGS: dict[str, tuple[str, ...]] = {
-    "language model, plain attention": ("lm_plain",),
-    "Transformer": ("multi30k_transformer",),
-    "recurrent, additive": ("multi30k_bahdanau",),
-    "recurrent, areas, characters": ("multi30k_lstm_area", *CHARACTERS),
+TRAININGS = {
+    "language model, plain attention": "lm_plain",
+    "Transformer": "multi30k_transformer",
+    "recurrent, additive": "multi30k_bahdanau",
 }
-TCMALLOC = ctypes.util.find_library("tcmalloc_minimal")
 WAYS: dict[str, dict[str, str]] = {
     "kept": {},
     "returned": dict.fromkeys(("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_"), str(1 << 20)),
-    "TCMalloc": {"LD_PRELOAD": TCMALLOC or ""},
 }
 ROUNDS, UPDATES, EVERY = 2, 40, 10
 
@@ -48,9 +42,9 @@ class Found(NamedTuple):
     weights: str
 
 
-def train(training: tuple[str, ...], raw: Path, updates: int, environment: dict[str, str], number: int) -> Found:
+def train(config: str, raw: Path, updates: int, environment: dict[str, str], number: int) -> Found:
     """Train for some updates in an environment and measure it; `number` of the round changes nothing."""
-    files, (config, *settings) = multi30k_files(raw), training
+    files = multi30k_files(raw)
     task = "translation"
     if config.startswith("lm"):
         task, files = "lm", ["--text", files[1], "--valid-text", files[5]]
@@ -59,8 +53,8 @@ def train(training: tuple[str, ...], raw: Path, updates: int, environment: dict[
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder, "run")
         command = [sys.executable, "-m", "regard", "train", task, "--config", str(ROOT / "configs" / f"{config}.yaml"), *files]
-        clean = {name: value for name, value in os.environ.items() if not name.startswith(("MALLOC_", "LD_PRELOAD"))}
-        process = subprocess.Popen([*command, "--out", str(out), *limits, *settings], env=clean | environment, stderr=subprocess.DEVNULL)
+        clean = {name: value for name, value in os.environ.items() if not name.startswith("MALLOC_")}
+        process = subprocess.Popen([*command, "--out", str(out), *limits], env=clean | environment, stderr=subprocess.DEVNULL)
         _, status, used = os.wait4(process.pid, 0)
         if status:
             raise SystemExit(f"{config}: the training ended with {status}")
@@ -77,12 +71,11 @@ def row(title: str, found: dict[str, list[Found]]) -> list[Any]:
     """
     if len({one.weights for each in found.values() for one in each}) > 1:
         raise SystemExit(f"{title}: different weights")
-    kept, cells = found["kept"], list[Any]()
+    cells: list[Any] = [title, *(round(statistics.median(one.speed for one in each)) for each in found.values())]
     for figure in ("speed", "mib"):
-        cells.append(round(statistics.median(getattr(one, figure) for one in kept)))
-        for each in (found[name] for name in WAYS if name != "kept"):
-            cells.append("{} ({}-{})".format(*ratio([getattr(one, figure) for one in each], [getattr(one, figure) for one in kept])))
-    return [title, *cells, *(round(statistics.median(one.faults for one in each)) for each in found.values())]
+        kept, returned = ([getattr(one, figure) for one in each] for each in found.values())
+        cells.append("{} ({}-{})".format(*ratio(kept, returned)))
+    return [*cells, *(round(statistics.median(one.faults for one in each)) for each in found.values())]
 
 
 def main() -> None:
@@ -90,17 +83,14 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True)
     arguments = parser.parse_args()
     raw, rows, results = arguments.data / "multi30k" / "task1" / "raw", list[list[Any]](), dict[str, dict[str, list[Found]]]()
-    if TCMALLOC is None:
-        raise SystemExit("TCMalloc is not installed (Debian: libtcmalloc-minimal4)")
-    others = [name for name in WAYS if name != "kept"]
-    columns = ["training", "tokens/s, kept", *(f"{name} / kept" for name in others)]
-    columns += ["MiB, kept", *(f"memory, {name} / kept" for name in others), *(f"faults per update, {name}" for name in WAYS)]
+    columns = ["training", *(f"tokens/s, {name}" for name in WAYS), "kept / returned", "memory, kept / returned"]
+    columns += [f"faults per update, {name}" for name in WAYS]
     note = (
         f"`python benchmarks/freed_memory.py --data FOLDER`: {arguments.updates} updates, medians of {arguments.rounds} interleaved "
         f"rounds; ratios round by round, with the lowest and the highest. {machine(1)}."
     )
-    for title, training in TRAININGS.items():
-        contenders = {name: partial(train, training, raw, arguments.updates, way) for name, way in WAYS.items()}
+    for title, config in TRAININGS.items():
+        contenders = {name: partial(train, config, raw, arguments.updates, way) for name, way in WAYS.items()}
         found = results[title] = interleaved(contenders, arguments.rounds)
         rows.append(row(title, found))
         print(*rows[-1], sep="\t", flush=True)

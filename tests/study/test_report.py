@@ -54,6 +54,18 @@ def right(number: int, of: int = 60) -> list[tuple[float, float]]:
     return [(100.0 * (item < number), 1.0) for item in range(of)]
 
 
+def test_an_evaluation_whose_loss_was_not_finite_is_left_out_of_the_curve(tmp_path: Path) -> None:
+    study = study_of("classification", {"says": "it helps", "better": "good", "than": "plain"})
+    for variant, number in (("plain", 20), ("good", 45)):
+        put(tmp_path, "classification", "a", variant, 1, right(number))
+    path = tmp_path / "results" / "a-good-1.json"
+    result = json.loads(path.read_text())
+    result["curve"].insert(1, {"step": 2, "loss": None, "accuracy": None})
+    path.write_text(json.dumps(result))
+    pages = write_report(build_report(study, tmp_path, samples=20), tmp_path)
+    assert "validation loss, a line per seed" in next(page for page in pages if page.suffix == ".html").read_text(encoding="utf-8")
+
+
 def test_titles_of_several_lines_or_with_bars_break_no_table(tmp_path: Path) -> None:
     study = study_of("classification", {"says": "it\nhelps\n", "better": "good", "than": "plain"})
     tree = study.model_dump(mode="json")

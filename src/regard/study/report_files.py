@@ -382,7 +382,7 @@ def curves(report: Report) -> str:
 
     parts = []
     for data, chosen in report.study.data.items():
-        runs = [run for run in report.runs if run["cell"]["data"] == data and any("loss" in point for point in run["curve"])]
+        runs = [run for run in report.runs if run["cell"]["data"] == data and any(point.get("loss") is not None for point in run["curve"])]
         if not runs:
             continue
         figure = Figure(figsize=(8, 3.2), layout="constrained")
@@ -393,7 +393,7 @@ def curves(report: Report) -> str:
             lines: list[Line2D] = []
             for run in runs:
                 if run["cell"]["variant"] == variant:
-                    points = [(point["step"], point["loss"]) for point in run["curve"] if "loss" in point]
+                    points = [(point["step"], point["loss"]) for point in run["curve"] if point.get("loss") is not None]
                     lines += axes.plot(*zip(*points, strict=True), style, color=f"C{number % 10}", linewidth=1.2, marker=".")
             named_lines += [(line, named.title or variant) for line in lines[:1]]  # once per variant
         axes.set(xlabel="updates", ylabel="validation loss, a line per seed")

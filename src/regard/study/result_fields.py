@@ -20,7 +20,7 @@ class _Fields(BaseModel):
 class _Evaluation(_Fields):
     __pydantic_extra__: dict[str, float | None]
     step: int
-    loss: float  # not finite in a run that diverged
+    loss: float | None = None  # null: not finite
 
 
 class _Scored(_Fields):
