@@ -101,10 +101,14 @@ def test_what_other_corrections_say_is_counted(page: str) -> None:
     rows = [dict(zip(table["columns"], row, strict=True)) for row in table["rows"]]
     low = [row for row in rows if row["verdict"] == "not shown" and float(str(row["q"] or math.inf).removeprefix("< ")) < 0.05]
     assert (
-        "Three gains that their study does not show have a q below 0.05, all of `li2018_small`: mean areas in Transformer Small by" in page
+        "Four gains that their study does not show have a q below 0.05, all of `li2018_small`: mean areas in Transformer Small by "
+        "characters, and area features in the LSTMs with one head by tokens and in that of 256 cells by characters." in page
     )
+    assert "LSTM 256, " in low[-1]["hypothesis"]
+    assert all("Eq. 9" in row["hypothesis"] for row in low[1:])
     assert [(row["study"], row["data"], row["hypothesis"].rpartition(", ")[2]) for row in low] == [
         ("li2018_small", "characters", "Transformer Small"),
         ("li2018_small", "tokens", "1 head"),
         ("li2018_small", "tokens", "1 head"),
+        ("li2018_small", "characters", "1 head"),
     ]
