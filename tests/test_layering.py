@@ -33,7 +33,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "aliases": {"errors", "mechanisms"},
     "attention": {"errors", "flags", "constructor_checks", "aliases", "ops"},
     "models": {"errors", "flags", "constructor_checks", "config", "ops", "attention"},
-    "decoding": {"errors", "ops"},
+    "decoding": {"arguments", "errors", "ops"},
     "training": {"errors", "lazy_names", "strict_json", "progress", "cores", "config", "ops"},
     "integrations": {
         "errors",

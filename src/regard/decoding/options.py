@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from numbers import Real
 from typing import Any, Self
@@ -12,6 +12,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
+from regard.arguments import items_of
 from regard.decoding.penalties import length_penalty
 from regard.decoding.phrases import ForcedPhrases, PhraseProgress
 from regard.errors import ConfigError, ShapeError
@@ -55,10 +56,9 @@ def check_number(name: str, value: object) -> None:
 
 
 def _whole_numbers(name: str, values: Any) -> list[int]:
-    values = values.tolist() if hasattr(values, "tolist") else values
-    if isinstance(values, str | bytes | Mapping) or not isinstance(values, Iterable):
+    if (found := items_of(values)) is None:
         raise ConfigError(f"{name}: expected whole numbers, found {values!r}")
-    return [whole_number(name, value) for value in values]
+    return [whole_number(name, value) for value in found]
 
 
 @dataclass(frozen=True, kw_only=True)

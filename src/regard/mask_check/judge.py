@@ -124,10 +124,10 @@ def _scaled_down(survey: Survey, probe: Probe, result: Result, found: Difference
 
 def _too_small_inside(survey: Survey, probe: Probe, result: Result, found: Difference) -> Result:
     """Return what a change below a float32 rounding means that no inner tensor explains: a module scales down what it attends to."""
-    if not all(survey.runs.in_double(batch, train=probe.train) for batch in (probe.first, probe.second)):
+    if not all(survey.runs.computes_in_double(batch, train=probe.train) for batch in (probe.first, probe.second)):
         why = "less than a rounding in float32, in which a part of the model computes"
         return replace(result, cause=f"an output changes by {result.change:.0e} of its deviation, {why}")
-    with survey.in_double():
+    with survey.limits_of_double():
         origin = locate(survey, probe, result.output)
         cause = _unlocated(survey) if origin is None else cause_of(survey, probe, origin)
         return _leak(result, survey, origin, found, cause)

@@ -212,7 +212,7 @@ class Runs:
             output = function(self.model, self.inputs(inputs))
         return self.stacked({name: tensor.detach().clone() for name, tensor in tensors_of(output) if tensor.is_floating_point()})
 
-    def in_double(self, batch: Batch, *, train: bool = False) -> bool:
+    def computes_in_double(self, batch: Batch, *, train: bool = False) -> bool:
         """Run the model on a batch and return whether all floating tensors that it makes are in double precision."""
         with _Precisions() as found:
             self.run(batch, train=train)

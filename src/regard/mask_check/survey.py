@@ -212,7 +212,7 @@ class Survey:
         return torch.finfo(torch.float32 if tensor.dtype == torch.float64 else tensor.dtype).eps
 
     @contextmanager
-    def in_double(self) -> Iterator[None]:
+    def limits_of_double(self) -> Iterator[None]:
         """Let limits be those of double precision, which hold for runs of which every tensor has it."""
         self._part = EXACT
         try:
