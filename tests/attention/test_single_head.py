@@ -751,3 +751,22 @@ def test_inputs_of_another_dtype_are_named(score: Any) -> None:
 def test_a_sharpness_that_is_no_finite_number_is_refused(sharpness: Any) -> None:
     with pytest.raises(ConfigError, match=r"CosineScore: sharpness should be a (finite|valid) number"):
         CosineScore(sharpness)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_a_predicted_window_of_half_precision_is_that_of_float32(dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    half = PredictiveWindow(64, 5).to(dtype)
+    query, lengths = torch.randn(8, 3, 64, dtype=dtype), torch.full((8,), 20_000)
+    whole = PredictiveWindow(64, 5)
+    whole.load_state_dict({name: 4 * weight.float() for name, weight in half.state_dict().items()})
+    half.load_state_dict(whole.state_dict())  # far from the middle
+    expected = whole(query.float(), lengths, 20_000, 0)
+    for found in (half(query, lengths, 20_000, 0), _under_autocast(whole, query.float(), lengths)):
+        assert torch.equal(found[0], expected[0])
+        assert torch.equal(found[1], expected[1])
+
+
+def _under_autocast(window: PredictiveWindow, query: torch.Tensor, lengths: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    with torch.autocast("cpu", torch.bfloat16):
+        return window(query, lengths, int(lengths.max()), 0)

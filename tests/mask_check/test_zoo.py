@@ -115,12 +115,81 @@ def test_a_leak_that_is_scaled_down_where_it_begins_is_found(gate: float) -> Non
         assert "cannot be told" not in str(right)
 
 
-def test_a_change_below_the_precision_of_the_model_itself_is_told() -> None:
+def test_a_scaled_leak_is_found_behind_a_part_in_single_precision() -> None:
     torch.manual_seed(0)
-    report = regard.check(Gated(1e-7, False, torch.float32), tokens(), causal=True)
-    assert report.ok
-    assert "cannot be told: future tokens (an output changes by " in str(report)
-    assert "cannot be told" not in str(regard.check(Gated(1e-7, True, torch.float32), tokens(), causal=True))
+    assert regard.check(Gated(1e-7, False, torch.float32), tokens(), causal=True)["future tokens"].verdict == "leak"
+    right = regard.check(Gated(1e-7, True, torch.float32), tokens(), causal=True)
+    assert right.ok
+    assert "cannot be told" not in str(right)
+
+
+class OfMean(nn.Module):
+    """Adds the mean over all columns, or over tokens, scaled down."""
+
+    def __init__(self, gate: float, over: str) -> None:
+        super().__init__()
+        self.embedding, self.head, self.gate, self.over = nn.Embedding(23, 12), nn.Linear(12, 5), gate, over
+
+    def forward(self, tokens: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        x = self.embedding(tokens)
+        kept = x * mask[..., None]
+        y = kept.sum(1, keepdim=True) / (mask.sum(1)[:, None, None] if self.over == "tokens" else mask.shape[1])
+        return self.head(x + self.gate * (torch.full_like(x, x.shape[1]) if self.over == "width" else y))
+
+
+@pytest.mark.parametrize("floating", [False, True])
+@pytest.mark.parametrize("gate", [1.0, 1e-6, 1e-8])
+@pytest.mark.parametrize("over", ["columns", "width", "tokens"])
+def test_a_scaled_dependence_on_the_amount_of_padding_is_found(over: str, gate: float, floating: bool) -> None:
+    torch.manual_seed(0)
+    mask = torch.arange(9) < torch.tensor([[9], [7], [5], [4]])
+    batch = {"tokens": torch.randint(1, 23, (4, 9)) * mask, "mask": mask.float() if floating else mask}
+    found = regard.check(OfMean(gate, over), batch, causal=False)
+    assert found["padding amount"].verdict == ("ok" if over == "tokens" else "leak")
+    assert "cannot be told" not in str(found)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_scaled_leak_of_inputs_in_any_precision_is_found(dtype: torch.dtype) -> None:
+    class Leaking(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.head = nn.Linear(5, 5)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.head(x) + 1e-7 * x.mean(1, keepdim=True)
+
+    torch.manual_seed(0)
+    assert regard.check(Leaking().to(dtype), torch.randn(3, 7, 5, dtype=dtype), causal=True)["future tokens"].verdict == "leak"
+
+
+class LongConvolution(nn.Module):
+    """A causal convolution over all tokens by FFT, as in Hyena; one token has a large embedding."""
+
+    def __init__(self, large: float, leak: float) -> None:
+        super().__init__()
+        self.embedding, self.out, self.norm = nn.Embedding(23, 12), nn.Linear(12, 12), nn.LayerNorm(12)
+        self.embedding.weight.data[1] *= large
+        self.filter, self.leak = nn.Parameter(torch.randn(64, 12)), leak
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        x = self.embedding(tokens)
+        width = 2 * x.shape[1]
+        spectrum = torch.fft.rfft(x, n=width, dim=1) * torch.fft.rfft(self.filter[: x.shape[1]], n=width, dim=0)
+        mixed = torch.fft.irfft(spectrum, n=width, dim=1)[:, : x.shape[1]]
+        return self.norm(x + self.out(mixed) + self.leak * x.mean(1, keepdim=True))
+
+
+@pytest.mark.parametrize("large", [1.0, 1e2, 1e3, 1e5])
+def test_rounding_of_an_fft_is_no_leak(large: float) -> None:
+    torch.manual_seed(1)
+    assert regard.check(LongConvolution(large, 0), torch.randint(1, 23, (4, 64)), causal=True).ok
+
+
+def test_a_leak_beside_the_rounding_of_an_fft_is_found() -> None:
+    torch.manual_seed(1)
+    found = regard.check(LongConvolution(1e2, 1e-7), torch.randint(1, 23, (4, 64)), causal=True)
+    assert found["future tokens"].verdict == "leak"
 
 
 def test_a_leak_that_reaches_no_output_is_told() -> None:

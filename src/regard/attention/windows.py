@@ -15,7 +15,7 @@ from regard.constructor_checks import Count, Size, checked
 from regard.errors import ShapeError
 from regard.ops.call_checks import takes_tensors
 from regard.ops.number_checks import check_count
-from regard.ops.tensor_checks import check_not_negative
+from regard.ops.tensor_checks import check_not_negative, no_autocast
 
 
 def check_position(operation: str, position: int | Tensor) -> None:
@@ -107,10 +107,12 @@ class PredictiveWindow(nn.Module):
         self, query: Tensor, lengths: Tensor, size: int, position: int | Tensor, *, places: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
         """Predict p_t from each query (B, T, D) and open the window around it."""
-        # At least float32, also under autocast: in bfloat16 positions in a long source would be off by whole tokens.
-        share = self.position(torch.tanh(self.hidden(query))).squeeze(-1)
-        share = torch.sigmoid(share.to(torch.promote_types(share.dtype, torch.float32)))
-        center = lengths.unsqueeze(-1) * share  # (B, T)
+        # All of it in float32 or better, also under autocast: in bfloat16 positions in a long source would be off by whole tokens.
+        with no_autocast(query):
+            wide = query.to(torch.promote_types(query.dtype, torch.float32))
+            hidden = torch.tanh(ops.linear(wide, self.hidden.weight.to(wide.dtype)))
+            share = torch.sigmoid(ops.linear(hidden, self.position.weight.to(wide.dtype)).squeeze(-1))
+            center = lengths.unsqueeze(-1) * share  # (B, T)
         mask = ops.window_mask(center, size, self.radius)
         if places is None:
             return mask, ops.gaussian_window(center, size, self.radius)

@@ -23,10 +23,11 @@ from regard.mask_check.locate import Origin, describe, fused_nan, inside, locate
 from regard.mask_check.probes import GENERATOR, Missing, Probe
 from regard.mask_check.recording import LIBRARIES, TORCH, Key, Recorder
 from regard.mask_check.report import Result
-from regard.mask_check.runs import Runs
-from regard.mask_check.survey import Place, Survey, sizes_of
+from regard.mask_check.runs import SEED, Runs
+from regard.mask_check.survey import SAFETY, Place, Survey, sizes_of
 
 PACKAGE = str(Path(__file__).parent)
+_Outputs = tuple[Mapping[str, Tensor], Mapping[str, Tensor]]
 
 
 def judge(survey: Survey, probe: Probe | Missing, *, explain: bool = True) -> Result:
@@ -88,7 +89,7 @@ def _judged(survey: Survey, probe: Probe, *, explain: bool) -> Result:
         origin = locate(survey, probe, worst)
         cause = _unlocated(survey) if origin is None else cause_of(survey, probe, origin)
         return _leak(result, survey, origin, found, cause)
-    if (hidden := _scaled_down(survey, probe, result, found)) is not None:
+    if (hidden := _scaled_down(survey, probe, result, found, (first, second))) is not None:
         return hidden
     if probe.vacuous is not None and seeds is None:
         _, moved = _worst(survey, probe._replace(match=probe.vacuous), (first, second), farthest=True)
@@ -101,17 +102,23 @@ def _judged(survey: Survey, probe: Probe, *, explain: bool) -> Result:
     return result
 
 
-def _scaled_down(survey: Survey, probe: Probe, result: Result, found: Difference) -> Result | None:
-    """Compare inner tensors if an output changes by less than a float32 rounding: the leak may be scaled down, as by LayerScale.
+def _scaled_down(survey: Survey, probe: Probe, result: Result, found: Difference, outputs: _Outputs) -> Result | None:
+    """Judge a change of an output below a float32 rounding: the leak may be scaled down, as by LayerScale.
 
-    If columns move, so do inner positions; rotary embeddings then add rounding of their own.
+    It is a leak if rounding each result of the model's operations changes the output by far less. Where tokens move to other columns,
+    rotary embeddings of tables in float32 change it, too.
     """
     limit = survey.exact_limit(result.output)
-    moved = probe.first.widths != probe.second.widths or probe.check in ("left padding", "number of later tokens")
-    if moved or found.size <= limit:
+    if found.size <= limit or _shifted(probe.match):
         return None
-    if (origin := locate(survey, probe, result.output, limit=limit)) is None:
-        return _too_small_inside(survey, probe, replace(result, limit=limit / spread(survey.outputs[result.output])), found)
+    if found.size <= SAFETY * _rounding(survey, probe, result.output, outputs):
+        why = "no more than rounding in the model's operations may do"
+        return replace(result, cause=f"an output changes by {result.change:.0e} of its deviation, {why}")
+    if (origin := locate(survey, probe, result.output, limit=limit)) is None:  # the module that attends scales it down itself
+        with survey.limits_of_double():
+            origin = locate(survey, probe, result.output)
+            cause = _unlocated(survey) if origin is None else cause_of(survey, probe, origin)
+            return _leak(replace(result, limit=limit / spread(survey.outputs[result.output])), survey, origin, found, cause)
     tensor, place = survey.views[Place(origin.event.key, origin.tensor)], Place(origin.event.key, origin.tensor)
     inside = replace(
         result,
@@ -122,15 +129,21 @@ def _scaled_down(survey: Survey, probe: Probe, result: Result, found: Difference
     return _leak(inside, survey, origin, origin.found, cause_of(survey, probe, origin), survey.limit_at(place))
 
 
-def _too_small_inside(survey: Survey, probe: Probe, result: Result, found: Difference) -> Result:
-    """Return what a change below a float32 rounding means that no inner tensor explains: a module scales down what it attends to."""
-    if not all(survey.runs.computes_in_double(batch, train=probe.train) for batch in (probe.first, probe.second)):
-        why = "less than a rounding in float32, in which a part of the model computes"
-        return replace(result, cause=f"an output changes by {result.change:.0e} of its deviation, {why}")
-    with survey.limits_of_double():
-        origin = locate(survey, probe, result.output)
-        cause = _unlocated(survey) if origin is None else cause_of(survey, probe, origin)
-        return _leak(result, survey, origin, found, cause)
+def _shifted(match: Match) -> bool:
+    """Return whether positions are compared that stand in other columns of the second run."""
+    return any(not torch.equal(one, other) for pairs in match.positions.values() for one, other in pairs)
+
+
+def _rounding(survey: Survey, probe: Probe, name: str, outputs: _Outputs) -> float:
+    """Return how far rounding moves an output in either run of a probe, where the probe compares it."""
+    most = 0.0
+    for side, batch in enumerate((probe.first, probe.second)):
+        rows = [(pair[side], pair[side]) for pair in probe.match.rows]
+        positions = {key: [(pair[side], pair[side]) for pair in pairs] for key, pairs in probe.match.positions.items()}
+        moved = survey.runs.rounded(batch, train=probe.train, seed=SEED if probe.seeds is None else probe.seeds[side])
+        pair, sizes = (outputs[side][name], moved[name]), sizes_of(batch)
+        most = max(most, survey.compare_outputs(name, pair, Match(rows, positions, probe.match.changed), (sizes, sizes)).size)
+    return most
 
 
 def _run(survey: Survey, probe: Probe, *, first: bool) -> dict[str, Tensor]:
@@ -152,9 +165,7 @@ def _failing(survey: Survey, probe: Probe) -> Recorder:
     return recorder
 
 
-def _worst(
-    survey: Survey, probe: Probe, outputs: tuple[Mapping[str, Tensor], Mapping[str, Tensor]], *, farthest: bool = False
-) -> tuple[str, Difference]:
+def _worst(survey: Survey, probe: Probe, outputs: _Outputs, *, farthest: bool = False) -> tuple[str, Difference]:
     """Return the output that exceeds its limit most, and its difference; `farthest`: see `difference`."""
     sizes = sizes_of(probe.first), sizes_of(probe.second)
     worst, most = "", NOTHING

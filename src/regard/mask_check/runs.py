@@ -187,7 +187,7 @@ class Runs:
             if not isinstance(value, Tensor):
                 return value
             floating = value.is_floating_point() and self.dtype is not None
-            return value.detach().clone().to(self.dtype if floating else value.dtype)
+            return value.detach().to(self.dtype if floating else value.dtype, copy=True)
 
         return {key: copied(value) for key, value in batch.items()}
 
@@ -212,11 +212,10 @@ class Runs:
             output = function(self.model, self.inputs(inputs))
         return self.stacked({name: tensor.detach().clone() for name, tensor in tensors_of(output) if tensor.is_floating_point()})
 
-    def computes_in_double(self, batch: Batch, *, train: bool = False) -> bool:
-        """Run the model on a batch and return whether all floating tensors that it makes are in double precision."""
-        with _Precisions() as found:
-            self.run(batch, train=train)
-        return found.in_double
+    def rounded(self, batch: Batch, *, train: bool = False, seed: int = SEED) -> dict[str, Tensor]:
+        """Run the model on a batch, each result of an operation rounded up or down at random."""
+        with _Rounding():
+            return self.run(batch, train=train, seed=seed)
 
     def stacked(self, outputs: dict[str, Tensor]) -> dict[str, Tensor]:
         """Return outputs with each of the `lists` stacked into one tensor, positions first."""
@@ -293,17 +292,35 @@ def _full_precision() -> Iterator[None]:
             place.fp32_precision = precision
 
 
-class _Precisions(TorchDispatchMode):
-    """Sees the precision of each tensor that is computed."""
+class _Rounding(TorchDispatchMode):
+    """Moves each number that an operation computes by one rounding. Whole numbers stay, which may be counts or indices."""
 
-    in_double = True
+    def __init__(self) -> None:
+        super().__init__()
+        self.generator = torch.Generator().manual_seed(SEED)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         made = func(*args, **(kwargs or {}))
-        for tensor in made if isinstance(made, tuple | list) else (made,):
-            if isinstance(tensor, Tensor) and (tensor.is_floating_point() or tensor.is_complex()):
-                self.in_double &= tensor.dtype in (torch.float64, torch.complex128)
-        return made
+        several = isinstance(made, tuple | list)
+        results = list(made) if several else [made]
+        kinds = [result.alias_info for result in func._schema.returns]
+        for number, tensor in enumerate(results):
+            kind = kinds[min(number, len(kinds) - 1)]
+            if not isinstance(tensor, Tensor) or not (tensor.is_floating_point() or tensor.is_complex()):
+                continue
+            if kind is None:
+                results[number] = self._moved(tensor)
+            elif kind.is_write:  # otherwise a view
+                tensor.copy_(self._moved(tensor))
+        return type(made)(results) if several else results[0]
+
+    def _moved(self, tensor: Tensor) -> Tensor:
+        real = torch.view_as_real(tensor) if tensor.is_complex() else tensor
+        if bool((real == real.round()).all()):
+            return tensor
+        signs = torch.randint(0, 2, tensor.shape, generator=self.generator).to(tensor) * 2 - 1
+        moved = tensor * (1 + torch.finfo(tensor.dtype).eps * signs)
+        return torch.where(moved.isfinite(), moved, tensor)
 
 
 class _NoDropout(TorchFunctionMode):

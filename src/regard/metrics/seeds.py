@@ -23,7 +23,7 @@ MAX_SEEDS = 1000
 LARGEST = 1e140
 """Of a score or an influence; the squares of larger ones are no finite numbers."""
 MAX_SAMPLES = 100_000_000
-DRAWS_TO_PLAN = 20_000
+DRAWS_TO_PLAN, STUDIES_TO_PLAN = 20_000, 1000
 MANY_ITEMS = 100
 """From that many test items on, their mean counts as normal."""
 
@@ -132,7 +132,7 @@ class SeedComparison:
     def seeds_needed(self, power: float = 0.8, *, level: float = LEVEL) -> int | None:
         """Return the seeds per variant needed to detect a difference of this size, at the observed spread.
 
-        Assumes a normal difference against the test's critical value at the expected variances.
+        Assumes normal scores over seeds. Each study has a critical value of its own, from the spreads that its few seeds estimate.
 
         Args:
             power: probability of detection, between 0 and 1.
@@ -156,9 +156,10 @@ class SeedComparison:
             return None
 
         def enough(seeds: int) -> bool:
-            parts = [spread**2 / seeds for spread in spreads]
-            critical = float(np.quantile(_chance(parts, (seeds,) * len(parts), (item_error, self.items), DRAWS_TO_PLAN, 0), 1 - level))
-            return abs(self.difference) - critical >= _normal(power) * math.sqrt(sum(parts) + item_error**2)
+            parts = np.square(spreads) / seeds
+            critical = _critical(parts, seeds, (item_error, self.items), level)
+            over = (abs(self.difference) - critical) / (math.sqrt(parts.sum() + item_error**2) or 1e-300)
+            return float(np.mean(list(map(NormalDist().cdf, over)))) >= power
 
         if not enough(MAX_SEEDS):
             return None
@@ -301,6 +302,19 @@ def _chance(parts: Sequence[float], runs: Sequence[int], of_items: tuple[float, 
         freedom = 1 / sum(share**2 / (count - 1) for share, count in zip(shares, runs, strict=True))
         drawn = drawn + math.sqrt(whole) * _draws(int(freedom * 10) / 10, samples, (seed, 1))  # downward, to draw each only once
     return np.abs(drawn)
+
+
+def _critical(parts: np.ndarray, seeds: int, of_items: tuple[float, int | None], level: float) -> np.ndarray:
+    # Critical values of drawn studies: each estimates the variances of a mean over seeds by few. The squares of what seeds and items alone
+    # would take are added up, and the quantiles of Student's t interpolated in 1 / freedom: to plan with, not to test.
+    estimated = parts * np.random.default_rng(0).chisquare(seeds - 1, (STUDIES_TO_PLAN, len(parts))) / (seeds - 1)
+    whole = estimated.sum(1)
+    shares = estimated / np.where(whole > 0, whole, 1)[:, None]
+    inverse = (shares**2).sum(1) / (seeds - 1)
+    known = np.linspace(1 / (2 * (seeds - 1)), 1 / (seeds - 1), 5)
+    of_seeds = [np.quantile(np.abs(_draws(1 / one, DRAWS_TO_PLAN, (0, 1))), 1 - level) for one in known]
+    of_errors = np.quantile(_chance([], (), of_items, DRAWS_TO_PLAN, 0), 1 - level)
+    return np.sqrt(whole * np.interp(inverse, known, of_seeds) ** 2 + of_errors**2)
 
 
 @lru_cache(maxsize=64)

@@ -36,7 +36,8 @@ class Finding(NamedTuple):
         p_value: p-value of that difference; None without runs or item scores.
         corrected: the p-value corrected for all hypotheses of the study, see `corrected_for`.
         over: variation that interval and p-value cover: both levels, test items only (one seed), or seeds only (no item scores).
-        needed: seeds per variant to detect this gain with power `POWER`, with the same correction; None: unknown or above the maximum.
+        needed: seeds per variant, at least `SEEDS`, to detect this gain with power `POWER`, with the same correction; None: unknown or
+            above the maximum.
         tolerated: with one seed, the maximum standard deviation over seeds at which the gain stays significant, with the correction of its
             rank; if paired, of differences.
         paired: with every seed both variants have the weights of the same training, and are compared seed by seed.
@@ -183,6 +184,7 @@ def find(study: StudyConfig, found: Found, compare: Compare) -> list[Finding]:
     for number, (row, compared) in enumerate(zip(rows, known, strict=True)):
         if row.p_value is not None and compared is not None:
             needed = compared.seeds_needed(POWER, level=LEVEL / len(rows))  # as the smallest p-value is corrected
+            needed = needed and max(needed, SEEDS)
             tolerated = compared.tolerated(LEVEL / (len(rows) - p_values.index(row.p_value))) if row.over == "items" else None
             rows[number] = row._replace(corrected=corrected[row.p_value], needed=needed, tolerated=tolerated)
     return rows
