@@ -664,6 +664,14 @@ def test_nothing_to_report_and_a_damaged_result_are_told(finished: tuple[StudyCo
         ({"scored": {"metric": "loss", "updates": [3]}}, "scored.value"),
         ({"scored": {"metric": "loss", "value": 1.0, "updates": []}}, "scored.updates"),
         ({"parameters": "many"}, "parameters"),
+        ({"scores": {"BLEU": 99.0}}, "scores.BLEU, counts"),
+        ({"counts": [[1.0, 2.0], [1.0, 2.0]]}, "metric, counts"),
+        ({"attention": {"entropy": -1.0}}, "attention.entropy"),
+        ({"attention": {"areas": {"x": 0.5}}}, r"attention.areas.x.\[key\]"),
+        ({"training_examples": None}, "training_examples"),
+        ({"trained_on": [1]}, "trained_on"),
+        ({"epochs": []}, "epochs"),
+        ({"most_frequent": [1]}, "most_frequent"),
     ):
         (tmp_path / "results" / "letters-none-1.json").write_text(json.dumps({**json.loads(whole), **change}))
         with pytest.raises(ConfigError, match=rf"letters-none-1\.json: damaged result: {field} missing or wrong; remove it"):

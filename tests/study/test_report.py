@@ -10,12 +10,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from regard.config import validate
 from regard.config.study import StudyCell, StudyConfig, load_study
 from regard.errors import ConfigError, DataError
 from regard.metrics.classification import macro_f1, macro_f1_counts
+from regard.metrics.significance import score_of_counts
 from regard.study import build_report, write_report
 from regard.study.report_files import by_length, conclusions, curves, findings, markdown, table, write_style
 from regard.study.results import result_file
@@ -44,7 +46,8 @@ def put(
     path = result_file(folder, StudyCell(data=data, variant=variant, seed=seed))
     path.parent.mkdir(parents=True, exist_ok=True)
     cell = {"data": data, "variant": variant, "seed": seed}
-    result = {"cell": cell, "main": main, "metric": kind, "scores": {main: 1.0}, "attention": {}, "command": "regard train"}
+    result = {"cell": cell, "main": main, "metric": kind, "attention": {}, "command": "regard train"}
+    result["scores"] = {main: score_of_counts(kind, np.array(counts).sum(0)) if counts else 1.0}
     own = zlib.crc32((weights or path.stem).encode()) / 2**60
     result["curve"] = [{"step": 1, "loss": 2.0}, {"step": 2, "loss": 1.0 + own}]
     path.write_text(json.dumps({**result, "counts": list(map(list, counts))}))
@@ -112,7 +115,7 @@ def test_a_hypothesis_holds_or_its_opposite_or_nothing_is_shown(tmp_path: Path) 
     low, high = helps.interval or (0.0, 0.0)
     error = 100 * (25 / 60 * 35 / 60 / 59) ** 0.5  # of the items, which do the same to every run
     assert (low, high) == pytest.approx((25 / 0.6 - 1.96 * error, 25 / 0.6 + 1.96 * error), abs=2)  # 200 draws
-    assert rows[1] == ["it helps", "the other", "+3.0", "+41.67", f"{low:+.2f} to {high:+.2f}", "0.005", "0.025", "3", "2", "holds"]
+    assert rows[1] == ["it helps", "the other", "+3.0", "+41.67", f"{low:+.2f} to {high:+.2f}", "0.005", "0.025", "3", "3", "holds"]
     assert rows[-1] == ["nobody knows", "a", "", "", "", "", "", "0", "", "not tested"]
     assert conclusions(report)[1] == (
         f"it helps (the other): holds (3 seeds): +41.67 accuracy [{low:+.2f}, {high:+.2f}], corrected p = 0.025 over seeds and items."
@@ -325,7 +328,7 @@ def test_scores_of_captions_are_told_in_thousandths(tmp_path: Path) -> None:
     report = build_report(study_of("captioning", {"says": "it helps", "better": "good", "than": "plain"}), tmp_path, samples=200)
     columns, (plain, good) = table(report)
     assert columns[3:7] == ["CIDEr-D", "difference from plain", "95 % interval", "p"]
-    assert [plain[3:6], good[3:6]] == [["1.000", "", ""], ["1.000", "+0.250", "+0.239 to +0.261"]]
+    assert [plain[3:6], good[3:6]] == [["0.250", "", ""], ["0.500", "+0.250", "+0.239 to +0.261"]]
     assert good[6].endswith(" (items)")
     shown = findings(report)
     assert shown is not None

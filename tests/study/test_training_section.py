@@ -49,7 +49,7 @@ def test_every_run_is_a_row_of_plain_numbers(tmp_path: Path) -> None:
     assert rows == [
         ["a", "plain", "1", repr(20 / 0.6), "1.5", "", "", "", "loss", "0.5", "9", "2"],
         ["a", "plain", "2", repr(20 / 0.6), "1.5", "123456", "14", "1.25", "accuracy", "0.75", "9", "1"],
-        ["b", "good", "1", "1.0", *[""] * 8],
+        ["b", "good", "1", "5.0", *[""] * 8],
     ]
     for text in (markdown(report_of(tmp_path)), page(report_of(tmp_path))):
         assert "runs.csv" in text

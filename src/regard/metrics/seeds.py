@@ -148,7 +148,7 @@ class SeedComparison:
         Example:
             >>> runs = [RunScore(score, np.array([1.0, -1.0] * 60)) for score in (3.0, 4.0, 5.0)]
             >>> compare_seeds(runs, [RunScore(run.score - 2, run.influence) for run in runs]).seeds_needed()
-            5
+            6
         """
         _check_chances("SeedComparison.seeds_needed", power=power, level=level)
         spreads, item_error = self.spreads, self.item_error

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from typing import Annotated, Any
 
+import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from regard.config.study import StudyCell
+from regard.errors import DataError
+from regard.metrics.significance import read_metric_counts, score_of_counts
 
 Number = Annotated[float, Field(allow_inf_nan=False)]
+NotNegative = Annotated[float, Field(allow_inf_nan=False, ge=0)]
+AreaSize = Annotated[str, Field(pattern=r"^[1-9][0-9]*$")]
 Row = Annotated[tuple[str, int, Number], Field(strict=False)]
 Point = Annotated[tuple[int, Number, Number], Field(strict=False)]
 
@@ -30,8 +36,8 @@ class _Scored(_Fields):
 
 
 class _Attention(_Fields):
-    entropy: Number = 0.0
-    areas: dict[str, Number] = {}
+    entropy: NotNegative = 0.0
+    areas: dict[AreaSize, NotNegative] = {}
 
 
 class _Selection(_Fields):
@@ -58,6 +64,10 @@ class _Methods(_Fields):
     figures: list[_Method]
 
 
+class _MostFrequent(_Fields):
+    accuracy: Number
+
+
 class _Result(_Fields):
     cell: StudyCell
     command: str
@@ -82,8 +92,11 @@ class _Result(_Fields):
     tokens_per_second: Number | None = None
     megabytes: Number | None = None
     lines_per_second: Number | None = None
-    training_examples: int | None = None
-    validation_examples: int | None = None
+    epochs: NotNegative = 0.0
+    training_examples: int = 0
+    validation_examples: int = 0
+    trained_on: str | None = None
+    most_frequent: _MostFrequent | None = None
 
     @field_validator("counts")
     @classmethod
@@ -104,4 +117,16 @@ def wrong_fields(result: dict[str, Any]) -> list[str]:
         found = _Result.model_validate(result)
     except ValidationError as error:
         return list(dict.fromkeys(".".join(map(str, each["loc"])) for each in error.errors(include_input=False, include_url=False)))
-    return [] if found.main in found.scores else [f"scores.{found.main}"]
+    if found.main not in found.scores:
+        return [f"scores.{found.main}"]
+    return _wrong_counts(found) if found.counts else []
+
+
+def _wrong_counts(found: _Result) -> list[str]:
+    try:
+        counts = read_metric_counts("counts", found.metric, np.array(found.counts), axes=2)
+        with np.errstate(all="ignore"):
+            score = score_of_counts(found.metric, counts.sum(0))
+    except DataError:
+        return ["metric", "counts"]
+    return [] if math.isclose(score, found.scores[found.main], rel_tol=1e-6, abs_tol=1e-6) else [f"scores.{found.main}", "counts"]
