@@ -12,8 +12,10 @@ from torch import Tensor
 from regard.config import ClassifierConfig
 from regard.errors import ConfigError, ShapeError
 from regard.explanations import (
+    METHODS,
     LabelBatch,
     ModelBatch,
+    explain,
     gradient_times_attention,
     input_gradients,
     input_times_gradient,
@@ -31,6 +33,26 @@ def test_an_empty_batch_has_no_scores() -> None:
     model, none = build_classifier(ClassifierConfig(), vocab_size=11, classes=3, unknown=1).eval(), torch.zeros(0).long()
     batch = LabelBatch(model, [torch.zeros(0, 2).long()], [none], none)
     assert {method(batch).shape[:3] for method in (integrated_gradients, input_times_gradient)} == {(0, 1, 2)}
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_explains_no_examples(name: str, method: str) -> None:
+    whole = batch_of(name)
+    shape = whole.outputs.shape
+    try:
+        expected = explain(whole, method)
+    except ConfigError:
+        return  # refused for a model of this kind
+    assert explain(whole.select(torch.arange(0)), method).shape == (0, shape[1], expected.shape[2])
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int16])
+def test_ids_that_index_no_embedding_are_named(dtype: torch.dtype) -> None:
+    model = build_classifier(ClassifierConfig(), vocab_size=11, classes=3, unknown=1).eval()
+    tokens, one = torch.ones(1, 2).to(dtype), torch.tensor([1])
+    with pytest.raises(ShapeError, match=r"LabelBatch: .*must be int64 or int32, found torch\.u?int"):
+        LabelBatch(model, [tokens], [one], one)
 
 
 @pytest.mark.parametrize("name", NAMES)

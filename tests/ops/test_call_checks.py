@@ -18,6 +18,7 @@ from regard.errors import ConfigError, RangeError, RegardError, ShapeError
 
 Y, X = torch.randn(2, 3, 4), torch.randn(1, 2, 3, 4)
 W = torch.softmax(Y, -1)
+SPARSE = pytest.param(torch.eye(3).to_sparse(), id="sparse")
 IDS = torch.tensor([[1, 2]])
 NUMBERS = {"max_area": 2, "vocab_size": 7, "size": 3, "label_smoothing": 0.1, "probability": 0.5}
 WITH_TENSORS = {
@@ -29,7 +30,8 @@ WITH_TENSORS = {
 }
 
 
-@pytest.mark.parametrize("given", [None, [1.0, 2.0], "x", np.ones((2, 3)), torch.ones(2, 3, dtype=torch.complex64)], ids=str)
+@pytest.mark.filterwarnings("ignore:Sparse CSR")
+@pytest.mark.parametrize("given", [None, [1.0, 2.0], "x", np.ones((2, 3)), torch.ones(2, 3, dtype=torch.complex64), SPARSE], ids=str)
 @pytest.mark.parametrize("name", WITH_TENSORS)
 def test_no_operation_fails_in_other_words(name: str, given: Any) -> None:
     """All tensors replaced by the same thing, of other kinds or of odd shapes; a call may succeed, as of complex linear maps."""

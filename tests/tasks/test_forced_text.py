@@ -51,6 +51,12 @@ def test_what_is_no_term_is_named(term: Any) -> None:
         Glossary([Term("Hund", "dog"), term])
 
 
+@pytest.mark.parametrize("term", [Term("", "dog"), Term("Hund", " ")])
+def test_a_term_needs_both_sides(term: Term) -> None:
+    with pytest.raises(ConfigError, match=r"^terms\[1\]: expected a term and its translation, found "):
+        Glossary([Term("Hund", "dog"), term])
+
+
 def test_a_line_without_terms_is_translated_as_if_nobody_had_any() -> None:
     subject = translator("bpe")
     alone = subject.translate(TEXTS)
@@ -260,7 +266,7 @@ def test_prefixes_and_terms_that_do_not_belong_to_the_lines_are_named() -> None:
         ({"prefixes": ["ein"]}, r"prefixes: expected a list of 2 texts, one per line, found \['ein'\]"),
         ({"prefixes": "de"}, "prefixes: expected a list of texts, found one text"),
         ({"prefixes": ["ein", 3]}, r"prefixes\[1\]: expected a text, found 3"),
-        ({"terms": [Term("a", "b"), Term("c", "d")]}, "terms: expected a list of 2 glossaries, one per line, found"),
+        ({"terms": [Term("a", "b"), Term("c", "d")]}, "terms: expected a list of 2 glossaries, one per line, or one Glossary, found"),
         ({"terms": [TERMS]}, "terms: expected a list of 2 glossaries"),
         ({"terms": {"a": "b"}}, "terms: expected a list of 2 glossaries"),
     ]:

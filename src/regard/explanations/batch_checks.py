@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from regard.errors import ConfigError, ShapeError
@@ -90,10 +91,12 @@ class BatchChecks:
         """Check whole numbers of `low` to `high`.
 
         Raises:
-            ShapeError: no tensor, other axes, not of whole numbers, or on another device than the model.
+            ShapeError: no tensor, other axes, not int64 or int32, or on another device than the model.
             RangeError: on a CPU, a number is out of range.
         """
         self._shape(name, numbers, axes)
+        if numbers.dtype not in (torch.int64, torch.int32):  # those that index an embedding
+            raise ShapeError(f"{self.batch}: {name} must be int64 or int32, found {numbers.dtype}; convert it with {name}.to(torch.int64)")
         check_range(self.batch, name, numbers, low, high)
 
     def floating(self, name: str, numbers: Any, axes: str) -> None:

@@ -162,7 +162,8 @@ def contributions(sublayer: Sublayer) -> dict[str, Tensor]:
     own = branch.stream == sublayer.into
     # One example at a time: there is a vector per pair of positions.
     rows = [_example_contributions(sublayer, branch.weights[number], mapped[number], number, own) for number in range(len(mapped))]
-    found = torch.stack(rows)  # (B, N, M), with attention to another stream (B, N, M + 1)
+    none = mapped.new_zeros(0, sublayer.states.shape[1], mapped.shape[2] + (not own))
+    found = torch.stack(rows) if rows else none  # (B, N, M), with attention to another stream (B, N, M + 1)
     return {branch.stream: found} if own else {branch.stream: found[..., :-1], sublayer.into: found[..., -1].diag_embed()}
 
 

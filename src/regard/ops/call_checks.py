@@ -56,6 +56,10 @@ def takes_tensors(function: Callable[P, R]) -> Callable[P, R]:
             except TypeError:  # Python says which argument is missing or unknown
                 raise error from None
             _refuse(name, {each: (kinds[each], value) for each, value in given.items()})
+            for each, value in given.items():
+                if is_raw(error) and isinstance(value, Tensor) and (value.is_nested or value.layout != torch.strided):
+                    kind = "nested" if value.is_nested else str(value.layout).removeprefix("torch.")
+                    raise ShapeError(f"{name}: {each} must be a dense tensor, found a {kind} one") from error
             if is_raw(error) and is_plain(*(value for value in given.values() if isinstance(value, Tensor))):
                 what = ", ".join(f"{each} {_shown(value)}" for each, value in given.items() if each != "self")
                 raise ShapeError(f"{name}: cannot be computed of {what}: {str(error).strip().splitlines()[0]}") from error

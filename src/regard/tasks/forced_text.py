@@ -41,7 +41,7 @@ class Glossary:
         terms: each source with one translation.
 
     Raises:
-        ConfigError: a source has two translations, or a term is no pair of texts.
+        ConfigError: a source has two translations, or a term is no pair of texts, or one of them is empty.
 
     Example:
         >>> Glossary([Term("red ball", "roter Ball"), Term("ball", "Kugel"), Term("US", "USA")]).find("Us and a Red ball")
@@ -55,6 +55,8 @@ class Glossary:
         for number, term in enumerate(terms):
             if not isinstance(term, tuple) or len(term) != 2 or not all(isinstance(side, str) for side in term):
                 raise ConfigError(f"terms[{number}]: expected a Term of two texts, found {shown(term)}")
+            if not all(side.strip() for side in term):
+                raise ConfigError(f"terms[{number}]: expected a term and its translation, found {shown(tuple(term))}")
             (source, target), node = term, 0
             for word in _WORD.findall(source):
                 node = self._next.setdefault((node, word), len(self._next) + 1)
@@ -106,7 +108,8 @@ def check_forced(lines: int, prefixes: Sequence[str] | None, terms: Terms) -> No
     for name, what, given, kind in (("prefixes", "texts", prefixes, str), ("terms", "glossaries", each, Glossary)):
         fits = given is None or (isinstance(given, Sequence) and not isinstance(given, str) and len(given) == lines)
         if not fits or any(not isinstance(one, kind) for one in given or ()):
-            raise ConfigError(f"{name}: expected a list of {lines} {what}, one per line, found {shown(given)}")
+            single = ", or one Glossary" * (kind is Glossary)
+            raise ConfigError(f"{name}: expected a list of {lines} {what}, one per line{single}, found {shown(given)}")
 
 
 def read_terms(path: Path) -> list[Term]:
