@@ -153,7 +153,8 @@ def main() -> None:
     compared = comparison_cells(tests, 1, 100)
     rows = [[*cell, *figures[cell], *compared[cell], len(runs[cell[0]])] for cell in tests]
     note = (
-        f"`python benchmarks/area_borders.py`: {len(lines)} sentences; areas of two or more characters with the largest weight of each "
+        f"`python benchmarks/area_borders.py --text FILE --source FILE --runs RUN ...`: {len(lines)} sentences; "
+        "areas of two or more characters with the largest weight of each "
         f"query and head, and of areas of the same length in the same sentence. Morphemes: Morfessor Baseline. {versions('morfessor')}."
     )
     write(arguments.out, ["keys", "unit", "border", "heaviest areas, %", "chance, %", *COMPARED, "seeds"], rows, note)

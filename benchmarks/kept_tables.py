@@ -27,6 +27,7 @@ LOOKED = (
     "li2018_small",
     "li2018_small_rate",
     "li2018_tagged",
+    "li2019_plateau",
     "lin2017",
     "lin2017_entailment",
     "luong2015_scores",

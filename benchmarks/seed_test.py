@@ -5,8 +5,8 @@
 
 In a drawn study two variants of the same expected score are trained with some seeds and measured on the same items. Each variant's scores
 spread over the seeds by a standard deviation drawn from those of docs/results/studies, or not at all, or by 5 points. Writes
-seed_test.json: of each kind of study, how many of a hundred the tests call a difference (p < 0.05). The last row adds seeds until there is
-one.
+seed_test.json: of each kind of study, how many of a hundred the tests call a difference (p < 0.05). The last rows are against what the test
+assumes: trainings of one variant that fail now and then, items that come in threes, and seeds that are added until there is a difference.
 """
 
 from __future__ import annotations
@@ -30,10 +30,12 @@ KEPT = RESULTS / "studies"
 # Standard deviations over items, in points: of how hard an item is, for one variant, for one run. Near those of the kept studies.
 HARD, VARIANT, RUN = 35.0, 10.0, 20.0
 RESAMPLED = 500
-Kind = Literal["mean of items", "accuracy", "BLEU"]
-
-
-Spread = Literal["as observed", "none", "5 points"]
+FAILING, LOST, OTHERWISE = 0.2, 20.0, 0.3
+"""Share of one variant's trainings that fail, the points they lose, and the standard deviation of all others."""
+GROUP = 3
+"""Items that share what is hard about them."""
+Kind = Literal["mean of items", "mean of items in threes", "accuracy", "BLEU"]
+Spread = Literal["as observed", "none", "5 points", "one in five fails"]
 
 
 class Setting(NamedTuple):
@@ -54,6 +56,9 @@ KINDS: list[tuple[Kind, int, Spread]] = [
     ("BLEU", 200, "as observed"),
 ]
 SETTINGS = [Setting(*kind, seeds) for kind in KINDS for seeds in (1, 2, 3, 5)]
+AGAINST: list[tuple[Kind, int, Spread]] = [("mean of items", 1000, "one in five fails"), ("mean of items in threes", 999, "as observed")]
+UNFIT = [Setting(*kind, seeds) for kind in AGAINST for seeds in (3, 5)]
+"""Studies that are not as the test assumes."""
 
 
 def observed_spreads(kept: Path = KEPT) -> list[float]:
@@ -82,18 +87,23 @@ Study = tuple[list[RunScore], list[RunScore]]
 def null_studies(setting: Setting, count: int, *, seed: int, spreads: list[float]) -> Iterator[Study]:
     """Draw studies whose two variants have the same expected score."""
     generator = np.random.default_rng(seed)
-    draw = {"mean of items": _means, "accuracy": _accuracies, "BLEU": _bleus}[setting.kind]
+    draw = {"mean of items": _means, "mean of items in threes": _means, "accuracy": _accuracies, "BLEU": _bleus}[setting.kind]
+    drawn = {"as observed": spreads, "none": [0.0], "5 points": [5.0], "one in five fails": [OTHERWISE]}
     for _ in range(count):
-        chosen = generator.choice({"as observed": spreads, "none": [0.0], "5 points": [5.0]}[setting.spread], 2)
+        chosen = generator.choice(drawn[setting.spread], 2)
         yield draw(generator, setting, chosen)
 
 
 def _values(generator: np.random.Generator, setting: Setting, chosen: np.ndarray) -> np.ndarray:
     # (2, seeds, items), in points.
-    hard = HARD * generator.standard_normal(setting.items)
-    variant = VARIANT * generator.standard_normal((2, 1, setting.items))
+    alike = GROUP if setting.kind == "mean of items in threes" else 1
+    hard = HARD * generator.standard_normal(setting.items // alike)
+    variant = VARIANT * generator.standard_normal((2, 1, setting.items // alike))
     run = RUN * generator.standard_normal((2, setting.seeds, setting.items))
-    return hard + variant + run + chosen[:, None, None] * generator.standard_normal((2, setting.seeds, 1))
+    of_seeds = chosen[:, None, None] * generator.standard_normal((2, setting.seeds, 1))
+    if setting.spread == "one in five fails":
+        of_seeds[0] += LOST * (FAILING - (generator.random((setting.seeds, 1)) < FAILING))  # 0 on average
+    return np.repeat(hard + variant, alike, -1) + run + of_seeds
 
 
 def _means(generator: np.random.Generator, setting: Setting, chosen: np.ndarray) -> Study:
@@ -191,7 +201,7 @@ def main() -> None:
     )
     columns = ["score", "test items", "spread of the seeds", "seeds", "items alone", "hierarchical bootstrap", "seeds and items"]
     table = Table(arguments.out, columns, note, key=4)
-    for setting in SETTINGS:
+    for setting in (*SETTINGS, *UNFIT):
         table.add(row(setting, arguments.studies, spreads))
     table.add(looked_at(Setting("mean of items", 1000, "as observed", 8), 3, arguments.studies, spreads))
 

@@ -169,8 +169,9 @@ def write_findings(out: Path) -> None:
     note = (
         "`python benchmarks/studies.py`. Gain: of the variant that the hypothesis calls better, in the study's main score. p: corrected "
         "for all hypotheses of the study (Holm). q: p corrected for the false discovery rate (Benjamini and Hochberg 1995) over all "
-        f"studies, of the {len(tested)} hypotheses with {SEEDS} seeds or more; verdicts do not use it. Over: what interval and p cover; "
-        "one seed says nothing about seeds. Below 0.05, three seeds *hold*, one or two *suggest*. Seeds needed: of each variant, to find "
+        f"studies, of the {len(tested)} hypotheses of this table with {SEEDS} seeds or more; verdicts do not use it. Over: what interval "
+        "and p cover; one seed says nothing about seeds. Below 0.05, three seeds *hold*, one or two *suggest*. Seeds needed: of each "
+        "variant, to find "
         f"such a gain with a power of {POWER:.0%}, if seeds spread as these do."
     )
     columns = ["study", "hypothesis", "data", "published gain", "measured gain", "95 % interval", "p, corrected", "q", "over", "seeds"]

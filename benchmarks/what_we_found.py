@@ -74,8 +74,8 @@ def verdicts() -> list[list[str]]:
     found = [
         ("Attention helps write letters backwards.", "generated", attends, "reverse", "points", SHOWN),
         ("And to translate joined captions.", "bahdanau2015_long", on_all, "multi30k_long", "BLEU", SHOWN),
-        ("In recurrent translation scaled dot beats dot.", "luong2015_scores", scaled, "multi30k", "BLEU", SHOWN),
-        ("16 hops, with more parameters, beat one on sentence pairs.", "lin2017_entailment", hops, "sick", "points", SHOWN),
+        ("In a GRU, at one learning rate, scaled dot beats dot.", "luong2015_scores", scaled, "multi30k", "BLEU", SHOWN),
+        ("On SICK 16 hops, with more parameters, beat one.", "lin2017_entailment", hops, "sick", "points", SHOWN),
         ("On SICK, gated fusion loses to `[p; h; |p - h|; p * h]`.", "lin2017_entailment", fusion, "sick", "points", REFUTED),
         ("On unrelated sentences key-value attention is behind plain attention.", "daniluk2017", split, "multi30k", "perplexity", REFUTED),
         ("Crossed co-attention: no gain shown.", "li2019_plateau", crossed, "multi30k", "BLEU", NOT_SHOWN),
@@ -144,7 +144,7 @@ def curves() -> list[str]:
     ahead(behind, CHOSEN_FROM / 2, "evaluations at which the loss of the crossed network is higher")
     return [
         "Its validation loss was higher than the Transformer's.",
-        f"with each seed at {behind} of the last {len(last)} evaluations, by up to {max(map(max, last)):.2f} nats",
+        f"with each seed at {behind} of {len(last)} evaluations, by up to {max(map(max, last)):.2f} nats",
         f"[{seeds('study_li2019_plateau', 'crossed co-attention')}](studies.md#{SECTIONS['li2019_plateau']})",
     ]
 
@@ -173,8 +173,8 @@ def pointing() -> list[str]:
     ahead(bleu[1] + COST, bleu[0], f"BLEU with guided alignment, and {COST}")
     return [
         "One head can be taught to point.",
-        f"letters backwards, areas: alignment error {untaught:.1f} % without links, {taught:.2f} % with; Multi30k: {apart[0]:.0f} and "
-        f"{apart[1]:.0f} %, BLEU {bleu[0]:.1f} and {bleu[1]:.1f}",
+        f"letters backwards: alignment error {untaught:.1f} % without links, {taught:.2f} % with; Multi30k, against the links' "
+        f"model: {apart[0]:.0f} and {apart[1]:.0f} %, BLEU {bleu[0]:.1f} and {bleu[1]:.1f}",
         f"[{seeds('pointing', *(('reverse', areas, kind) for kind in ('none', 'known')))}](translation.md#guided-alignment)",
     ]
 
@@ -186,7 +186,7 @@ def crossed_pointing() -> list[str]:
     ahead(*(number("scene_sentences", row, way) for way in ways), "following")
     followed, decoder = (value("scene_sentences", row, way) for way in ways)
     return [
-        "On generated scenes, a crossed network reads the image in its encoder.",
+        "On scenes, a crossed network reads the image in its encoder.",
         f"{decoder} % of words at their object by the decoder, {followed} % through the encoder",
         f"[{seeds('scene_sentences', row)}](studies.md#{SECTIONS['scene_sentences']})",
     ]
@@ -201,7 +201,7 @@ def second_inputs() -> list[list[str]]:
     own, other = (number("image_german", (*images, kind), "BLEU") for kind in ("its own", "another image"))
     return [
         [
-            "A second language replaces missing words.",
+            "A second language helps with missing words.",
             f"BLEU {two:.1f} with French, {one:.1f} without, {hidden.partition('%')[0]} % of words hidden",
             f"[{seeds('two_inputs', (data, 'both in one sequence'), (data, 'English alone'))}](studies.md#{SECTIONS['two_inputs']})",
         ],
@@ -272,7 +272,7 @@ def rows() -> list[list[str]]:
 def main() -> None:
     """Write the table."""
     given = options(__doc__, out=RESULTS / "what_we_found.json").parse_args()
-    note = "`python benchmarks/what_we_found.py` computes every number. Brackets: 95 % intervals, uncorrected."
+    note = "By `python benchmarks/what_we_found.py`. Brackets: 95 % intervals, uncorrected."
     write(given.out, COLUMNS, rows(), note)
 
 

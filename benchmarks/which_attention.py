@@ -48,6 +48,10 @@ def recurrent_translation() -> list[list[str]]:
     location, additive = (float(value("study_findings", row, "measured gain")) for row in attends)
     areas = ("li2018_small", "areas are better than single positions, LSTM 256, 4 heads", "tokens")
     interval, shown = unshown(*areas)
+    others = [
+        (f"areas are better than single positions, LSTM {size}, 4 heads", data) for size in (128, 256) for data in ("tokens", "characters")
+    ]
+    all_gains = [found for other in others if (found := value("study_findings", ("li2018_small", *other), "measured gain")) is not None]
     models = [("Multi30k en-de, characters", f"LSTM 128, 1 head, {kind}") for kind in ("single positions", FEATURES)]
     fewer, larger = (int(str(value("study_li2018_small", row, "parameters")).replace(",", "")) for row in models)
     more = larger / fewer - 1
@@ -64,7 +68,8 @@ def recurrent_translation() -> list[list[str]]:
         [
             "translation, LSTM with four heads",
             "standard attention; areas are not shown to gain",
-            f"{float(value('study_findings', areas, 'measured gain')):+.2f} BLEU by mean areas, 95 % interval {interval}",
+            f"{float(value('study_findings', areas, 'measured gain')):+.2f} BLEU by mean areas, 256 cells, sub-words, 95 % interval "
+            f"{interval}; {min(all_gains):+.2f} to {max(all_gains):+.2f} in {COUNTS[len(all_gains)]} models",
             f"[{shown}](studies.md#do-small-models-gain-most)",
         ],
         [
@@ -111,6 +116,8 @@ def transformer_translation() -> list[list[str]]:
     tiny = ("li2018_small", f"{learned}, Transformer Tiny", "characters")
     interval, shown = unshown(*tiny)
     ahead = float(value("study_findings", tiny, "measured gain"))
+    deep = ("li2018_characters", learned, "multi30k")
+    deeper, twice = float(value("study_findings", deep, "measured gain")), evidence(*deep, NOT_SHOWN)
     small = ("li2018_small", f"{learned}, Transformer Small", "characters")
     held, gained = evidence(*small, SHOWN), float(value("study_findings", small, "measured gain"))
     widths = [
@@ -136,8 +143,9 @@ def transformer_translation() -> list[list[str]]:
             "translation, Transformer, characters",
             "256 wide, area features (Eq. 9), at a learning rate at which standard attention has less BLEU than 128 wide; "
             "128 wide, standard attention: area features are not shown to gain BLEU",
-            f"{gained:+.2f} BLEU by area features 256 wide; {ahead:+.2f} 128 wide, 95 % interval {interval}; 256 wide, standard attention "
-            f"has {slower:.1f} BLEU at a lower rate ({few}), area features {best:.1f} at this one",
+            f"{gained:+.2f} BLEU by area features 256 wide; {ahead:+.2f} 128 wide, 95 % interval {interval}, {deeper:+.2f} with more "
+            f"layers ({twice}); 256 wide, standard attention has {slower:.1f} BLEU at a lower rate ({few}), area features {best:.1f} at "
+            "this one",
             f"[{held}; {shown}](studies.md#do-small-models-gain-most)",
         ],
         [
@@ -334,7 +342,8 @@ def sentences() -> list[list[str]]:
         [
             "pairs of sentences, fusion",
             "features `[p; h; |p - h|; p * h]` rather than gated fusion",
-            f"{fusion:+.1f} points over gated fusion on SICK; in a second study {again:+.1f} there and {more:+.1f} on SNLI, not shown",
+            f"{fusion:+.1f} points over gated fusion on SICK; in a second study {again:+.1f} there and {more:+.1f} on 9,000 "
+            "pairs of SNLI, not shown",
             f"[{shown}](studies.md#hops-and-their-penalty-lin-et-al-2017)",
         ],
         [

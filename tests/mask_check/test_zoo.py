@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import warnings
 from collections import Counter
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.nn.attention.flex_attention import flex_attention
 
 import regard
 from regard.mask_check import assert_no_leaks
@@ -161,6 +163,43 @@ def test_a_scaled_leak_of_inputs_in_any_precision_is_found(dtype: torch.dtype) -
 
     torch.manual_seed(0)
     assert regard.check(Leaking().to(dtype), torch.randn(3, 7, 5, dtype=dtype), causal=True)["future tokens"].verdict == "leak"
+
+
+@pytest.mark.parametrize("leak", [0.0, 1e-7])
+def test_a_scaled_leak_beside_flex_attention_is_found(leak: float) -> None:
+    def causal(score: torch.Tensor, batch: object, head: object, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
+        return torch.where(query >= key, score, -torch.inf)
+
+    class Flexible(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.embedding, self.qkv = nn.Embedding(23, 12), nn.Linear(12, 36)
+
+        def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+            x = self.embedding(tokens)
+            query, key, value = (part.unsqueeze(1) for part in self.qkv(x).chunk(3, -1))
+            return x + flex_attention(query, key, value, score_mod=causal).squeeze(1) + leak * x.mean(1, keepdim=True)
+
+    torch.manual_seed(0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # it is not compiled here
+        assert regard.check(Flexible(), tokens(), causal=True)["future tokens"].verdict == ("leak" if leak else "ok")
+
+
+def test_a_model_whose_rounding_cannot_be_measured_is_told() -> None:
+    class Unwatched(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.embedding = nn.Embedding(23, 12)
+
+        def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+            if torch._C._len_torch_dispatch_stack():
+                raise RuntimeError("not here")
+            x = self.embedding(tokens)
+            return x + 1e-7 * x.mean(1, keepdim=True)
+
+    report = regard.check(Unwatched(), tokens(), causal=True)
+    assert "what rounding may do cannot be measured: RuntimeError: not here" in str(report)
 
 
 class LongConvolution(nn.Module):

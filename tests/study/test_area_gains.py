@@ -41,25 +41,34 @@ def results_of(study: str) -> dict[str, dict[str, Any]]:
 def test_the_studies_page_says_what_the_gains_are() -> None:
     page = " ".join((ROOT / "docs" / "studies.md").read_text(encoding="utf-8").split())
     found = [dict(zip(FINDINGS["columns"], row, strict=True)) for row in FINDINGS["rows"] if row[0] == "li2018_small"]
-    assert "It takes 108 runs, of which 100 are here" in page
+    assert "by tokens and by characters, each model with three seeds: 108 runs." in page
     results = results_of("li2018_small")
-    assert len(results) == 100
-    assert "by characters all but the LSTMs of 256 cells, of which ten runs are here" in page
-    assert sum(name.startswith("characters-lstm_128_") for name in results) == 18
-    assert sum(name.startswith("characters-lstm_256_") for name in results) == 10
+    assert len(results) == 108
+    assert {row["seeds"] for row in found} == {3}
     assert len(results_of("li2018_tagged")) == 9
     assert "three gains hold, by characters: those of both kinds of areas in the LSTM of 128 cells with one head, and that of area" in page
     head = [row for row in found if row["data"] == "characters" and row["hypothesis"].endswith("LSTM 128, 1 head")]
     small = [row for row in found if row["data"] == "characters" and row["hypothesis"].endswith("Transformer Small")]
     larger = [row for row in found if row["data"] == "characters" and row["hypothesis"].endswith("LSTM 256, 1 head")]
-    assert "With one head, the LSTM of 256 cells gains about half as much by characters as that of 128, by both kinds of areas." in page
-    assert "Neither gain of the larger one is shown." in page
-    assert all(0.35 < one["measured gain"] / other["measured gain"] < 0.6 for one, other in zip(larger, head, strict=True))
-    assert [(row["seeds"], row["verdict"]) for row in larger] == [(3, "not shown")] * 2
+    four = {
+        size: [row for row in found if row["data"] == "characters" and row["hypothesis"].endswith(f"LSTM {size}, 4 heads")]
+        for size in (128, 256)
+    }
+    assert (
+        "By characters the LSTM of 256 cells gains less than that of 128, with one head about two fifths as much, by both kinds of" in page
+    )
+    assert "No gain of the larger one is shown." in page
+    assert all(0.35 < one["measured gain"] / other["measured gain"] < 0.45 for one, other in zip(larger, head, strict=True))
+    assert all(one["measured gain"] < other["measured gain"] for one, other in zip(four[256], four[128], strict=True))
+    assert [row["verdict"] for row in (*larger, *four[256])] == ["not shown"] * 4
     assert [row for row in found if "holds" in row["verdict"]] == [*small[1:], *head]
-    several = [row["verdict"] for row in found if "4 heads" in row["hypothesis"] and row["seeds"]]
-    assert "LSTMs with four heads are ahead by less, and not shown to be." in page
-    assert several == ["not shown"] * 6
+    several = [row for row in found if "4 heads" in row["hypothesis"]]
+    assert "LSTMs with four heads are ahead by less, and not shown to be: all eight gains are positive, and three of the intervals" in page
+    assert [row["verdict"] for row in several] == ["not shown"] * 8
+    assert all(row["measured gain"] > 0 for row in several)
+    assert sum(row["95 % interval"].startswith("+") for row in several) == 3
+    assert "That of mean areas in the LSTM of 256 cells by characters is as large as the paper's." in page
+    assert (round(four[256][0]["measured gain"], 1), round(float(four[256][0]["published gain"]), 1)) == (1.1, 1.1)
     mean = {
         name: sum(results[f"characters-lstm_128_{name}-{seed}"]["scores"]["BLEU"] for seed in (1, 2, 3))
         for name in ("1", "1_area", "1_features", "4")

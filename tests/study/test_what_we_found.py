@@ -36,6 +36,20 @@ def test_the_kept_table_is_what_the_results_say(script: ModuleType) -> None:
     assert kept["rows"] == script.rows()
 
 
+def test_gains_of_about_half_a_point_would_take_over_twenty_seeds() -> None:
+    page = " ".join((ROOT / "docs" / "what-we-found.md").read_text(encoding="utf-8").split())
+    assert "Gains of 0.4 to 0.6 BLEU on 1,000 sentences would take over twenty seeds" in page
+    table = json.loads((ROOT / "docs" / "results" / "study_findings.json").read_text(encoding="utf-8"))
+    found = []
+    for row in (dict(zip(table["columns"], cells, strict=True)) for cells in table["rows"]):
+        of = json.loads((ROOT / "docs" / "results" / f"study_{row['study']}.json").read_text(encoding="utf-8"))
+        alike = "BLEU" in of["columns"] and "Test items: 1,000" in of["note"]
+        if alike and row["seeds needed"] and 0.4 <= abs(row["measured gain"]) <= 0.6:
+            found.append(int(str(row["seeds needed"]).removeprefix("over ").replace(",", "")))
+    assert len(found) >= 5
+    assert min(found) > 20
+
+
 def test_the_page_is_short() -> None:
     assert len((ROOT / "docs" / "what-we-found.md").read_text(encoding="utf-8").split()) <= 600
 

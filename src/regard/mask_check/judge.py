@@ -111,8 +111,11 @@ def _scaled_down(survey: Survey, probe: Probe, result: Result, found: Difference
     limit = survey.exact_limit(result.output)
     if found.size <= limit or _shifted(probe.match):
         return None
-    if found.size <= SAFETY * _rounding(survey, probe, result.output, outputs):
-        why = "no more than rounding in the model's operations may do"
+    try:
+        rounding, why = _rounding(survey, probe, result.output, outputs), "no more than rounding in the model's operations may do"
+    except Exception as error:  # operations that run only where nothing watches them
+        rounding, why = torch.inf, f"and what rounding may do cannot be measured: {_told(error)}"
+    if found.size <= SAFETY * rounding:
         return replace(result, cause=f"an output changes by {result.change:.0e} of its deviation, {why}")
     if (origin := locate(survey, probe, result.output, limit=limit)) is None:  # the module that attends scales it down itself
         with survey.limits_of_double():

@@ -214,7 +214,7 @@ class Runs:
 
     def rounded(self, batch: Batch, *, train: bool = False, seed: int = SEED) -> dict[str, Tensor]:
         """Run the model on a batch, each result of an operation rounded up or down at random."""
-        with _Rounding():
+        with torch.compiler.set_stance("force_eager"), _Rounding():  # `flex_attention` compiles, which no such mode allows
             return self.run(batch, train=train, seed=seed)
 
     def stacked(self, outputs: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -295,6 +295,8 @@ def _full_precision() -> Iterator[None]:
 class _Rounding(TorchDispatchMode):
     """Moves each number that an operation computes by one rounding. Whole numbers stay, which may be counts or indices."""
 
+    supports_higher_order_operators = True  # such as `flex_attention`, which make new tensors
+
     def __init__(self) -> None:
         super().__init__()
         self.generator = torch.Generator().manual_seed(SEED)
@@ -303,7 +305,7 @@ class _Rounding(TorchDispatchMode):
         made = func(*args, **(kwargs or {}))
         several = isinstance(made, tuple | list)
         results = list(made) if several else [made]
-        kinds = [result.alias_info for result in func._schema.returns]
+        kinds = [result.alias_info for result in func._schema.returns] if isinstance(func, torch._ops.OpOverload) else [None]
         for number, tensor in enumerate(results):
             kind = kinds[min(number, len(kinds) - 1)]
             if not isinstance(tensor, Tensor) or not (tensor.is_floating_point() or tensor.is_complex()):
