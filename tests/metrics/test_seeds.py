@@ -268,7 +268,9 @@ def test_the_kept_table_says_the_same(drawn: ModuleType) -> None:
     assert [tuple(row[:4]) for row in rows] == [*drawn.SETTINGS, *drawn.UNFIT]
     fit, unfit = rows[: len(drawn.SETTINGS)], rows[len(drawn.SETTINGS) :]
     assert all(row[ours] is None or row[ours] <= 5 for row in fit)
-    assert all(row[ours] > 5 for row in unfit)  # docs/compare.md: what it is not for
+    failing, grouped = [row[ours] for row in unfit[:2]], unfit[-1][ours]
+    assert min(failing) > 20  # docs/compare.md: far too often
+    assert grouped > 5
     assert looked[ours] > 5  # docs/compare.md: do not look and add seeds
     assert not drawn.out_of_date()  # its spreads are still about those of the kept studies
 
