@@ -73,11 +73,11 @@ def verdicts() -> list[list[str]]:
     scaled = "scaled dot is better than dot"
     found = [
         ("Attention helps write letters backwards.", "generated", attends, "reverse", "points", SHOWN),
-        ("And to translate joined captions.", "bahdanau2015_long", on_all, "multi30k_long", "BLEU", SHOWN),
+        ("And translate joined captions.", "bahdanau2015_long", on_all, "multi30k_long", "BLEU", SHOWN),
         ("In a GRU, at one learning rate, scaled dot beats dot.", "luong2015_scores", scaled, "multi30k", "BLEU", SHOWN),
         ("On SICK 16 hops, with more parameters, beat one.", "lin2017_entailment", hops, "sick", "points", SHOWN),
         ("On SICK, gated fusion loses to `[p; h; |p - h|; p * h]`.", "lin2017_entailment", fusion, "sick", "points", REFUTED),
-        ("On unrelated sentences key-value attention is behind plain attention.", "daniluk2017", split, "multi30k", "perplexity", REFUTED),
+        ("On unrelated sentences key-value attention trails plain attention.", "daniluk2017", split, "multi30k", "perplexity", REFUTED),
         ("Crossed co-attention: no gain shown.", "li2019_plateau", crossed, "multi30k", "BLEU", NOT_SHOWN),
     ]
     return [
@@ -143,8 +143,8 @@ def curves() -> list[str]:
     behind = sum(min(seen) > 0 for seen in last)
     ahead(behind, CHOSEN_FROM / 2, "evaluations at which the loss of the crossed network is higher")
     return [
-        "Its validation loss was higher than the Transformer's.",
-        f"with each seed at {behind} of {len(last)} evaluations, by up to {max(map(max, last)):.2f} nats",
+        "Its validation loss exceeded the Transformer's.",
+        f"with each seed at {behind} of the last {len(last)} evaluations, up to {max(map(max, last)):.2f} nats",
         f"[{seeds('study_li2019_plateau', 'crossed co-attention')}](studies.md#{SECTIONS['li2019_plateau']})",
     ]
 
@@ -173,7 +173,7 @@ def pointing() -> list[str]:
     ahead(bleu[1] + COST, bleu[0], f"BLEU with guided alignment, and {COST}")
     return [
         "One head can be taught to point.",
-        f"letters backwards: alignment error {untaught:.1f} % without links, {taught:.2f} % with; Multi30k, against the links' "
+        f"letters backwards, areas: alignment error {untaught:.1f} % without links, {taught:.2f} % with; Multi30k, against the links' "
         f"model: {apart[0]:.0f} and {apart[1]:.0f} %, BLEU {bleu[0]:.1f} and {bleu[1]:.1f}",
         f"[{seeds('pointing', *(('reverse', areas, kind) for kind in ('none', 'known')))}](translation.md#guided-alignment)",
     ]
@@ -186,7 +186,7 @@ def crossed_pointing() -> list[str]:
     ahead(*(number("scene_sentences", row, way) for way in ways), "following")
     followed, decoder = (value("scene_sentences", row, way) for way in ways)
     return [
-        "On scenes, a crossed network reads the image in its encoder.",
+        "On generated scenes, a crossed network reads the image in its encoder.",
         f"{decoder} % of words at their object by the decoder, {followed} % through the encoder",
         f"[{seeds('scene_sentences', row)}](studies.md#{SECTIONS['scene_sentences']})",
     ]

@@ -51,7 +51,7 @@ def recurrent_translation() -> list[list[str]]:
     others = [
         (f"areas are better than single positions, LSTM {size}, 4 heads", data) for size in (128, 256) for data in ("tokens", "characters")
     ]
-    all_gains = [found for other in others if (found := value("study_findings", ("li2018_small", *other), "measured gain")) is not None]
+    all_gains = [float(value("study_findings", ("li2018_small", *other), "measured gain")) for other in others]
     models = [("Multi30k en-de, characters", f"LSTM 128, 1 head, {kind}") for kind in ("single positions", FEATURES)]
     fewer, larger = (int(str(value("study_li2018_small", row, "parameters")).replace(",", "")) for row in models)
     more = larger / fewer - 1

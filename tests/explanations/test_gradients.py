@@ -39,12 +39,14 @@ def test_an_empty_batch_has_no_scores() -> None:
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_explains_no_examples(name: str, method: str) -> None:
     whole = batch_of(name)
-    shape = whole.outputs.shape
-    try:
-        expected = explain(whole, method)
-    except ConfigError:
-        return  # refused for a model of this kind
-    assert explain(whole.select(torch.arange(0)), method).shape == (0, shape[1], expected.shape[2])
+
+    def told(batch: ModelBatch) -> str | torch.Size:
+        try:
+            return explain(batch, method).shape[1:]
+        except ConfigError as error:  # for a model of this kind
+            return str(error)
+
+    assert told(whole.select(torch.arange(0))) == told(whole)
 
 
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.int16])

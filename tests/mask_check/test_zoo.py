@@ -202,6 +202,19 @@ def test_a_model_whose_rounding_cannot_be_measured_is_told() -> None:
     assert "what rounding may do cannot be measured: RuntimeError: not here" in str(report)
 
 
+def test_a_scaled_change_between_runs_is_no_matter_of_rounding() -> None:
+    class Counting(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.embedding, self.runs = nn.Embedding(23, 12), 0
+
+        def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+            self.runs += 1
+            return self.embedding(tokens) + 1e-9 * self.runs
+
+    assert regard.check(Counting(), tokens(), causal=True)["repeated run"].verdict == "leak"
+
+
 class LongConvolution(nn.Module):
     """A causal convolution over all tokens by FFT, as in Hyena; one token has a large embedding."""
 

@@ -153,3 +153,33 @@ def test_what_the_papers_optimizers_reach_on_dates(page: str) -> None:
     assert "loses 13 points without attention, where the paper gains 1.3 BLEU on sentences. With attention no difference is shown." in page
     assert round(statistics.mean(found["none_reversed"]) - statistics.mean(found["none"])) == -13
     assert float(p_of["Adam, reversed source"]) > 0.05
+
+
+def test_a_second_language_makes_up_for_half_of_the_loss(page: str) -> None:
+    assert "with 40 % of them hidden, about half of the loss is made up for" in page
+    table = json.loads((ROOT / "docs" / "results" / "two_inputs.json").read_text(encoding="utf-8"))
+    rows = {row[1]: dict(zip(table["columns"], row, strict=True)) for row in table["rows"] if "French" in row[0]}
+    whole, hidden, helped = (
+        float(rows[name][column].split()[0])
+        for name, column in (("English alone", "BLEU"), ("English alone", "40% hidden"), ("both in one sequence", "40% hidden"))
+    )
+    assert 0.45 < (helped - hidden) / (whole - hidden) < 0.55
+
+
+def test_no_run_on_a_cpu_takes_longer_than_is_said(page: str) -> None:
+    assert "A run takes up to 100 minutes on a CPU" in page
+    runs = [json.loads(path.read_text(encoding="utf-8")) for path in (ROOT / "docs" / "results" / "studies").glob("*/results/*.json")]
+    taken = [run["updates"] * run["seconds_per_update"] / 60 for run in runs if run.get("seconds_per_update")]
+    assert 90 < max(taken) <= 100
+
+
+def test_general_is_ahead_of_none_in_one_of_two_studies(page: str) -> None:
+    assert "General has less BLEU than no attention; in the first study it has 6 more." in page
+    gains = []
+    for study in ("luong2015_scores", "luong2015"):
+        table = json.loads((ROOT / "docs" / "results" / f"study_{study}.json").read_text(encoding="utf-8"))
+        scores = {row[0]: float(row[table["columns"].index("BLEU")].split()[0]) for row in table["rows"]}
+        general = next(name for name in scores if name in ("general, input feeding", "global (general), input feeding"))
+        gains.append(scores[general] - scores["no attention"])
+    assert gains[0] < 0
+    assert round(gains[1]) == 6

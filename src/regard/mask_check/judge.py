@@ -23,7 +23,7 @@ from regard.mask_check.locate import Origin, describe, fused_nan, inside, locate
 from regard.mask_check.probes import GENERATOR, Missing, Probe
 from regard.mask_check.recording import LIBRARIES, TORCH, Key, Recorder
 from regard.mask_check.report import Result
-from regard.mask_check.runs import SEED, Runs
+from regard.mask_check.runs import Runs
 from regard.mask_check.survey import SAFETY, Place, Survey, sizes_of
 
 PACKAGE = str(Path(__file__).parent)
@@ -140,10 +140,12 @@ def _shifted(match: Match) -> bool:
 def _rounding(survey: Survey, probe: Probe, name: str, outputs: _Outputs) -> float:
     """Return how far rounding moves an output in either run of a probe, where the probe compares it."""
     most = 0.0
+    if probe.first is probe.second:
+        return most  # the same operations on the same numbers
     for side, batch in enumerate((probe.first, probe.second)):
         rows = [(pair[side], pair[side]) for pair in probe.match.rows]
         positions = {key: [(pair[side], pair[side]) for pair in pairs] for key, pairs in probe.match.positions.items()}
-        moved = survey.runs.rounded(batch, train=probe.train, seed=SEED if probe.seeds is None else probe.seeds[side])
+        moved = survey.runs.rounded(batch, train=probe.train)
         pair, sizes = (outputs[side][name], moved[name]), sizes_of(batch)
         most = max(most, survey.compare_outputs(name, pair, Match(rows, positions, probe.match.changed), (sizes, sizes)).size)
     return most

@@ -212,10 +212,10 @@ class Runs:
             output = function(self.model, self.inputs(inputs))
         return self.stacked({name: tensor.detach().clone() for name, tensor in tensors_of(output) if tensor.is_floating_point()})
 
-    def rounded(self, batch: Batch, *, train: bool = False, seed: int = SEED) -> dict[str, Tensor]:
+    def rounded(self, batch: Batch, *, train: bool = False) -> dict[str, Tensor]:
         """Run the model on a batch, each result of an operation rounded up or down at random."""
         with torch.compiler.set_stance("force_eager"), _Rounding():  # `flex_attention` compiles, which no such mode allows
-            return self.run(batch, train=train, seed=seed)
+            return self.run(batch, train=train)
 
     def stacked(self, outputs: dict[str, Tensor]) -> dict[str, Tensor]:
         """Return outputs with each of the `lists` stacked into one tensor, positions first."""
