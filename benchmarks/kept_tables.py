@@ -28,6 +28,7 @@ LOOKED = (
     "li2018_small_rate",
     "li2018_tagged",
     "li2019_plateau",
+    "li2019_plateau_long",
     "lin2017",
     "lin2017_entailment",
     "luong2015_scores",

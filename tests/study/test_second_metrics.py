@@ -183,3 +183,74 @@ def test_general_is_ahead_of_none_in_one_of_two_studies(page: str) -> None:
         gains.append(scores[general] - scores["no attention"])
     assert gains[0] < 0
     assert round(gains[1]) == 6
+
+
+def table_of(name: str) -> list[dict[str, Any]]:
+    found = json.loads((ROOT / "docs" / "results" / f"{name}.json").read_text(encoding="utf-8"))
+    return [dict(zip(found["columns"], row, strict=True)) for row in found["rows"]]
+
+
+@pytest.mark.parametrize(
+    ("study", "words"),
+    [
+        ("li2019_plateau", "At 28 of the thirty its"),
+        ("li2019_plateau_long", "(results/study_li2019_plateau_long_loss.json) at 27, by up to 0.06."),
+    ],
+)
+def test_the_crossed_network_has_a_higher_loss_over_the_last_checkpoints(page: str, study: str, words: str) -> None:
+    rows = [[float(each) for each in row["difference, by seed"].split(", ")] for row in table_of(f"study_{study}_loss")][-30:]
+    assert words in page
+    behind = sum(min(row) > 0 for row in rows)
+    assert f"{behind} of the thirty" in words or f"at {behind}," in words
+    assert round(max(map(max, rows)), 2) == {"li2019_plateau": 0.05, "li2019_plateau_long": 0.06}[study]
+
+
+def test_what_a_choice_among_checkpoints_loses(page: str) -> None:
+    rows = table_of("checkpoint_choice")
+    figures = {
+        (row["updates"], row["variant"].split()[0], what): [float(each) for each in row[what].split(", ")]
+        for row in rows
+        for what in ("lost, BLEU", "range, BLEU", "rise, BLEU", "agreement")
+    }
+    short, long = "3,800", "9,000"
+    assert "That validation chooses better among its checkpoints is not shown either." in page
+    assert all(float(row["p, corrected"]) > 0.05 for row in rows if row["difference"] is not None)
+    assert "they gain about 1 BLEU from the first third to the last, less than single checkpoints differ" in page
+    rise, apart = (
+        np.array([figures[long, variant, what] for variant in ("Transformer", "crossed")]) for what in ("rise, BLEU", "range, BLEU")
+    )
+    assert rise.min() > 0.5
+    assert rise.max() < 1.5
+    assert (rise < apart).all()
+    assert min(figures[short, "Transformer", "rise, BLEU"] + figures[short, "crossed", "rise, BLEU"]) >= 2
+    assert "loses 1.2 BLEU with one seed of the Transformer and nothing with the others, and 0.2 to 0.7 with the crossed network." in page
+    assert sorted(figures[long, "Transformer", "lost, BLEU"]) == [0, 0, pytest.approx(1.2, abs=0.05)]
+    crossed = figures[long, "crossed", "lost, BLEU"]
+    assert (round(min(crossed), 1), round(max(crossed), 1)) == (0.2, 0.7)
+    assert "Validation ranks the checkpoints of either less reliably than after fewer updates" in page
+    for variant in ("Transformer", "crossed"):
+        assert max(figures[long, variant, "agreement"]) < min(figures[short, variant, "agreement"])
+
+
+def test_non_local_co_attention_beside_multi_head_attention(page: str) -> None:
+    held = json.loads((ROOT / "docs" / "results" / "co_attention.json").read_text(encoding="utf-8"))
+    right: dict[str, list[np.ndarray]] = {}
+    for run in held["runs"]:
+        right.setdefault(run["attention"], []).append(np.array([[100.0 * int(each), 1.0] for each in run["right"]]))
+    scores = {name: [run_score("mean", run) for run in runs] for name, runs in right.items()}
+    multi = scores.pop("multi-head, 4 heads")
+    rows = {row["attention"]: row for row in table_of("co_attention")}
+    assert {len(runs) for runs in right.values()} == {5}
+    assert "Multi-head attention answers nearly all questions with every seed." in page
+    assert min(run.score for run in multi) > 99
+    for name, runs in scores.items():
+        assert compare_seeds(runs, multi).difference == pytest.approx(rows[name]["difference"], abs=0.051)
+        assert rows[name]["difference"] < 0
+    forms = [row for name, row in rows.items() if name.startswith("non-local")]
+    assert "for three of the four forms the difference is shown, for dot products it is not." in page
+    assert [row["attention"] for row in forms if float(row["p, corrected"]) >= 0.05] == ["non-local dot"]
+    assert len(forms) == 4
+    assert "with dot products one is as good as multi-head attention." in page
+    assert max(run.score for run in scores["non-local dot"]) >= min(run.score for run in multi)
+    assert "by the mean of the other input, it is just under a half." in page
+    assert all(40 < run.score < 50 for run in scores["mean of the other input"])
