@@ -32,6 +32,7 @@ LOOKED = (
     "lin2017",
     "lin2017_entailment",
     "luong2015_scores",
+    "luong2015_scores_rate",
     "two_inputs",
 )
 """Studies whose last seeds, or some hypotheses, came after first results on the same data had been read; the pages mark them."""

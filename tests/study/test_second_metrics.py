@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import yaml
 
 from regard.metrics.seeds import compare_seeds, run_score
 
@@ -183,6 +184,25 @@ def test_general_is_ahead_of_none_in_one_of_two_studies(page: str) -> None:
         gains.append(scores[general] - scores["no attention"])
     assert gains[0] < 0
     assert round(gains[1]) == 6
+
+
+def test_scaled_dot_beats_dot_at_another_rate_too(page: str) -> None:
+    assert "In a control at half the learning rate, where both learn less in as many updates, it does by 6.0." in page
+    settings = [
+        yaml.safe_load((ROOT / "studies" / f"luong2015_scores{control}.yaml").read_text(encoding="utf-8")) for control in ("", "_rate")
+    ]
+    rates = [each["settings"]["training"].pop("learning_rate") for each in settings]
+    assert rates[0] == 2 * rates[1]
+    settings[0]["data"]["multi30k"].pop("published")
+    assert all(settings[0][part] == settings[1][part] for part in ("settings", "budget", "config", "data"))
+    runs, control = runs_of("luong2015_scores"), runs_of("luong2015_scores_rate")
+    means = {
+        name: statistics.mean(control[f"multi30k-{name}-{seed}"]["scores"]["BLEU"] for seed in SEEDS) for name in ("dot", "scaled_dot")
+    }
+    assert round(means["scaled_dot"] - means["dot"], 1) == 6.0
+    for name, mean in means.items():
+        assert settings[0]["variants"][name] == settings[1]["variants"][name]
+        assert mean < min(runs[f"multi30k-{name}-{seed}"]["scores"]["BLEU"] for seed in SEEDS)
 
 
 def table_of(name: str) -> list[dict[str, Any]]:
