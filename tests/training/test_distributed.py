@@ -165,20 +165,35 @@ def test_the_first_of_two_processes_records_attention_and_a_kill_changes_no_byte
     assert len({line["title"] for line in found}) == 2
 
 
+def torchrun(*words: str) -> str:
+    """Run a module or script in two processes, and return what they printed."""
+    path = os.pathsep.join([str(ROOT / "src"), str(ROOT), os.environ.get("PYTHONPATH", "")])
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--standalone", *words]
+    environment = {**os.environ, "REGARD_DEVICE": "cpu", "PYTHONPATH": path}
+    return subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=100, check=True).stdout
+
+
 def test_torchrun_starts_the_same_run(pair: tuple[Path, dict[str, dict[str, Any]]], tmp_path: Path) -> None:
     _, results = pair
-    path = os.pathsep.join([str(ROOT / "src"), str(ROOT), os.environ.get("PYTHONPATH", "")])
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--standalone", "-m", "tests.training.worker"]
-    done = subprocess.run(
-        [*command, json.dumps([{"folder": str(tmp_path)}])],
-        env={**os.environ, "REGARD_DEVICE": "cpu", "PYTHONPATH": path},
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=True,
+    assert json.loads(torchrun("-m", "tests.training.worker", json.dumps([{"folder": str(tmp_path)}]))) == results["ddp"]
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="threads are counted in /proc")
+def test_no_thread_of_the_group_is_left_when_python_shuts_down(tmp_path: Path) -> None:
+    # Registered before those of Regard, it is called after them.
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import atexit, runpy\n"
+        "from pathlib import Path\n"
+        "names = lambda: [path.read_text().strip() for path in Path('/proc/self/task').glob('*/comm')]\n"
+        "atexit.register(lambda: print('at exit', *names(), flush=True))\n"
+        "runpy.run_module('tests.training.worker', run_name='__main__')\n",
+        encoding="utf-8",
     )
-    assert json.loads(done.stdout) == results["ddp"]
+    printed = torchrun(str(script), json.dumps([{"folder": str(tmp_path / "run")}]))
+    left = [line.split() for line in printed.splitlines() if line.startswith("at exit")]
+    assert len(left) == 2
+    assert not [name for names in left for name in names if "gloo" in name]
 
 
 def test_a_process_killed_inside_a_save_resumes_exactly(tmp_path: Path) -> None:

@@ -6,12 +6,15 @@ not exchanged, because torch would pickle them.
 
 from __future__ import annotations
 
+import atexit
+import gc
 import os
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from datetime import timedelta
+from importlib import import_module
 from typing import Any, Literal
 
 import torch
@@ -26,8 +29,15 @@ TIMEOUT = timedelta(minutes=2)
 """How long a process waits for the others, for example while process 0 writes a checkpoint, before it gives up."""
 
 _GROUP: list[Any] = []
-"""The group, held until there is another. Only where Python drops it last are its threads waited for without Python's lock, which they may
-need to end (pytorch issue 56297): else a process that lost another now and then hung for good, in DDP's destructor."""
+"""The group, held until there is another or Python ends. Only where Python drops it last are its threads waited for without Python's lock,
+which they may need to end (pytorch issue 56297): else a process that lost another now and then hung for good, in DDP's destructor."""
+
+
+@atexit.register
+def _leave() -> None:
+    # Before Python shuts down: a thread that asks for its lock later ends the process by SIGABRT (pytorch issue 190489).
+    gc.collect()
+    _GROUP.clear()
 
 
 @dataclass(frozen=True)
@@ -164,6 +174,7 @@ def processes(timeout: timedelta = TIMEOUT) -> Iterator[ProcessGroup]:
         torch.cuda.set_device(device)
     try:
         if not joined:
+            import_module("torch.distributed.nn.functional")  # before there is a group, which its default arguments would hold for good
             from torch.distributed.rendezvous import rendezvous
 
             backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
